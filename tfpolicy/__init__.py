@@ -1,0 +1,1 @@
+"""Static-graph TensorFlow policies that train on many devices and are served as SavedModels."""
