@@ -1,0 +1,320 @@
+"""Configs: frozen dataclasses that are also mappings, with checked names, types and ranges."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import difflib
+import functools
+import numbers
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# A class cannot travel in JSON; it is written under this key, and whoever reads must supply it.
+_CLASS_MARK = "__class__"
+
+
+def setting(default: Any, *, low: float | None = None, high: float | None = None, above=None):
+    """Declares a config field with a range.
+
+    Args:
+        default: Its default; dicts are copied for each instance.
+        low: Smallest allowed value.
+        high: Largest allowed value.
+        above: Every value must be greater than this.
+    """
+    metadata = {"low": low, "high": high, "above": above}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Mapping):
+    """Base of all configs: `config.lr`, `config["lr"]` and `dict(config)` say the same.
+
+    A field that ends in an underscore has the key without it (`lambda_` is `"lambda"`). Lists become
+    tuples, so that nothing in a config can be changed behind the policy that was built from it.
+    """
+
+    def __post_init__(self):
+        hints = _hints(type(self))
+        for field in dataclasses.fields(self):
+            key = _key(field)
+            value = _typed(hints[field.name], getattr(self, field.name), key)
+            _check_range(field.metadata, value, key)
+            object.__setattr__(self, field.name, value)
+        self.validate()
+
+    def validate(self) -> None:
+        """Checks fields against each other; subclasses extend it."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None = None) -> Config:
+        """Builds the config with defaults where `values` says nothing.
+
+        Raises:
+            KeyError: A key is unknown; the nearest known one is named.
+            TypeError: A value is of the wrong type.
+            ValueError: A value is out of its range.
+        """
+        if isinstance(values, cls):
+            return values
+        return cls(**_field_names(cls, values or {}))
+
+    def replace(self, **changes: Any) -> Config:
+        """A copy with `changes`; a dict given for a nested config changes only the keys it has."""
+        changes = _field_names(type(self), changes)
+        for name, value in changes.items():
+            current = getattr(self, name)
+            if isinstance(current, Config) and not isinstance(value, Config):
+                changes[name] = current.replace(**value)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dicts and tuples."""
+        return {k: v.to_dict() if isinstance(v, Config) else v for k, v in self.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """What `json.dumps` takes; classes and functions are named but not stored."""
+        return {key: _jsonable(value) for key, value in self.to_dict().items()}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], **overrides: Any) -> Config:
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: A class or function was stored by name and `overrides` does not supply it.
+        """
+        config_overrides = dict(overrides)
+        values = _merged(stored, config_overrides)
+        missing = list(_class_marks(values))
+        if missing:
+            listed = ", ".join(f"`{key}` (was {name})" for key, name in missing)
+            raise ValueError(
+                f"The stored config names code, which is never loaded from a file: pass {listed}."
+            )
+        return cls.from_dict(values)
+
+    def __getitem__(self, key: str) -> Any:
+        name = _keys(type(self)).get(key)
+        if name is None:
+            raise KeyError(_unknown(type(self), key))
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_keys(type(self)))
+
+    def __len__(self) -> int:
+        return len(_keys(type(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(Config):
+    """What the network looks like."""
+
+    fcnet_hiddens: tuple[int, ...] = setting((256, 256), low=1)
+    fcnet_activation: str = "tanh"
+    vf_share_layers: bool = False
+    # One state-independent log standard deviation per action dimension (Gaussian actions only).
+    free_log_std: bool = False
+    max_seq_len: int = setting(20, low=1)
+    custom_model: type | None = None
+    custom_model_config: dict = setting({})
+    custom_action_dist: str | type | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig(Config):
+    """What every policy takes; algorithms add their own keys."""
+
+    # Acting.
+    explore: bool = True
+    exploration_config: dict = setting({"type": "StochasticSampling"})
+    normalize_actions: bool = True
+    clip_actions: bool = False
+    # Learning.
+    gamma: float = setting(0.99, low=0.0, high=1.0)
+    lr: float = setting(5e-5, low=0.0)
+    lr_schedule: list | dict | None = None
+    grad_clip: float | None = setting(None, above=0.0)
+    train_batch_size: int = setting(4000, low=1)
+    # `None`: the whole train batch is one minibatch.
+    sgd_minibatch_size: int | None = setting(None, low=1)
+    num_sgd_iter: int = setting(1, low=1)
+    # `None`: whatever makes one train batch of all environments.
+    rollout_fragment_length: int | None = setting(None, low=1)
+    check_numerics: bool = True
+    # Devices.
+    num_gpus: int = setting(0, low=0)
+    fake_gpus: bool = False
+    num_multi_gpu_tower_stacks: int = setting(1, low=1)
+    jit_compile: bool = False
+    # 0: TensorFlow decides.
+    intra_op_parallelism_threads: int = setting(0, low=0)
+    inter_op_parallelism_threads: int = setting(0, low=0)
+    # The rest.
+    seed: int | None = setting(None, low=0, high=2**31 - 1)
+    callbacks: type | None = None
+    env_config: dict = setting({})
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+
+    def validate(self) -> None:
+        """Checks that a minibatch fits into the train batch."""
+        if self.sgd_minibatch_size is not None and self.sgd_minibatch_size > self.train_batch_size:
+            raise ValueError(
+                f"`sgd_minibatch_size` must be at most `train_batch_size` ({self.train_batch_size}), "
+                f"got {self.sgd_minibatch_size}."
+            )
+
+    @property
+    def minibatch_size(self) -> int:
+        """Rows of one SGD step over all towers."""
+        return self.sgd_minibatch_size or self.train_batch_size
+
+
+def _key(field: dataclasses.Field) -> str:
+    return field.name.rstrip("_")
+
+
+@functools.cache
+def _keys(cls: type[Config]) -> dict[str, str]:
+    """Maps each key of a config class to its field's name."""
+    return {_key(field): field.name for field in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _hints(cls: type[Config]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _unknown(cls: type[Config], key: str) -> str:
+    known = list(_keys(cls))
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else f" Known keys: {', '.join(known)}."
+    return f"{cls.__name__} has no key {key!r}.{hint}"
+
+
+def _field_names(cls: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Translates keys to field names and refuses unknown ones."""
+    if not isinstance(values, collections.abc.Mapping):
+        raise TypeError(f"{cls.__name__} is made from a dict, got {type(values).__name__}.")
+    keys = _keys(cls)
+    fields = set(keys.values())
+    named = {}
+    for key, value in values.items():
+        name = keys.get(key, key if key in fields else None)
+        if name is None:
+            raise KeyError(_unknown(cls, key))
+        named[name] = value
+    return named
+
+
+def _typed(hint: Any, value: Any, key: str) -> Any:
+    """Returns `value` as the type `hint` asks for, or raises a `TypeError` that names the key."""
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        fits, converted = _convert(option, value, key)
+        if fits:
+            return converted
+    expected = " or ".join(_hint_name(option) for option in options)
+    raise TypeError(f"`{key}` must be {expected}, got {value!r} ({type(value).__name__}).")
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _hint_name(hint: Any) -> str:
+    if hint is type(None):
+        return "None"
+    if typing.get_origin(hint) is tuple:
+        return f"a list of {typing.get_args(hint)[0].__name__}"
+    return "a class" if hint is type else hint.__name__
+
+
+def _convert(hint: Any, value: Any, key: str) -> tuple[bool, Any]:
+    """Whether `value` fits one plain `hint`, and its converted form."""
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return isinstance(value, Mapping), hint.from_dict(value) if isinstance(
+            value, Mapping
+        ) else None
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, (list, tuple)):
+            return False, None
+        return True, tuple(_typed(typing.get_args(hint)[0], item, key) for item in value)
+    converter = _CONVERTERS.get(hint)
+    if converter is None:
+        return isinstance(value, hint), value
+    return converter(value)
+
+
+def _to_int(value: Any) -> tuple[bool, Any]:
+    # YAML reads 1e5 as a float; a whole one is what was meant.
+    whole = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value // 1
+    return whole, int(value) if whole else None
+
+
+def _to_float(value: Any) -> tuple[bool, Any]:
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
+    return real, float(value) if real else None
+
+
+_CONVERTERS = {
+    int: _to_int,
+    float: _to_float,
+    list: lambda value: (isinstance(value, (list, tuple)), _frozen(value)),
+    dict: lambda value: (isinstance(value, Mapping), _plain(value)),
+}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def _plain(value: Any) -> Any:
+    return {k: _frozen(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def _check_range(metadata: Mapping[str, Any], value: Any, key: str) -> None:
+    low, high, above = (metadata.get(name) for name in ("low", "high", "above"))
+    for number in value if isinstance(value, tuple) else (value,):
+        if not isinstance(number, numbers.Real):
+            continue
+        if low is not None and number < low:
+            raise ValueError(f"`{key}` must be at least {low}, got {number}.")
+        if high is not None and number > high:
+            raise ValueError(f"`{key}` must be at most {high}, got {number}.")
+        if above is not None and number <= above:
+            raise ValueError(f"`{key}` must be greater than {above}, got {number}.")
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, type) or callable(value):
+        return {_CLASS_MARK: f"{value.__module__}.{value.__qualname__}"}
+    return value
+
+
+def _merged(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(stored)
+    for key, value in overrides.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        nested = both and _CLASS_MARK not in merged[key]
+        merged[key] = _merged(merged[key], value) if nested else value
+    return merged
+
+
+def _class_marks(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the dotted key and the class name of everything that `to_json` could only name."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            if _CLASS_MARK in value:
+                yield prefix + key, value[_CLASS_MARK]
+            else:
+                yield from _class_marks(value, f"{prefix}{key}.")

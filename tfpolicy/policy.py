@@ -1,0 +1,122 @@
+"""The policy interface: what acts, learns and keeps its state, whatever it is made of."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+# Under this key the result of learning holds the statistics of the loss, for any number of towers.
+LEARNER_STATS_KEY = "learner_stats"
+
+Array = np.ndarray
+Weights = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicySpec:
+    """What is needed to build a policy; whatever is `None` is filled in by whoever builds it."""
+
+    policy_class: type[Policy] | None = None
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    config: Mapping[str, Any] | None = None
+
+    def build(self) -> Policy:
+        """Builds the policy.
+
+        Raises:
+            ValueError: The class or a space is still missing.
+        """
+        for name in ("policy_class", "observation_space", "action_space"):
+            if vars(self)[name] is None:
+                raise ValueError(f"`PolicySpec.{name}` must be set before `build`, got None.")
+        return self.policy_class(self.observation_space, self.action_space, self.config)
+
+
+class Policy(abc.ABC):
+    """Maps observations to actions and learns from batches of them.
+
+    Shapes: [B] rows; structures of arrays for Dict and Tuple spaces.
+    """
+
+    observation_space: gym.Space
+    action_space: gym.Space
+    config: Mapping[str, Any]
+    view_requirements: dict[str, Any]
+    global_timestep: int = 0
+
+    @abc.abstractmethod
+    def compute_actions(
+        self,
+        obs_batch: Any,
+        state_batches: Sequence[Array] | None = None,
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        info_batch: Any = None,
+        episodes: Any = None,
+        explore: bool | None = None,
+        timestep: int | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, list[Array], dict[str, Array]]:
+        """Acts on a batch of observations.
+
+        Returns:
+            The policy's own actions [B, ...], the state outputs [B, S] and further columns [B, ...].
+        """
+
+    def compute_single_action(self, obs: Any, state: Sequence[Array] | None = None, **kwargs: Any):
+        """Acts on one observation; returns the environment's action, the state and the columns."""
+        raise NotImplementedError(f"{type(self).__name__} does not act on single observations.")
+
+    def get_initial_state(self) -> list[Array]:
+        """The recurrent state before the first step, each [S]; empty if there is none."""
+        return []
+
+    def is_recurrent(self) -> bool:
+        """Whether the policy carries a state from step to step."""
+        return bool(self.get_initial_state())
+
+    def num_state_tensors(self) -> int:
+        """How many arrays the recurrent state has."""
+        return len(self.get_initial_state())
+
+    def postprocess_trajectory(
+        self, sample_batch: Any, other_agent_batches: Any = None, episode: Any = None
+    ) -> Any:
+        """Adds what the loss needs to one fragment of one episode; returns the batch."""
+        return sample_batch
+
+    @abc.abstractmethod
+    def learn_on_batch(self, samples: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes one optimizer step on all rows of `samples`; returns `{"learner_stats": ...}`."""
+
+    @abc.abstractmethod
+    def get_weights(self) -> Weights:
+        """All weights by name."""
+
+    @abc.abstractmethod
+    def set_weights(self, weights: Weights) -> None:
+        """Assigns all weights or, if they do not fit, none."""
+
+    @abc.abstractmethod
+    def get_state(self) -> dict[str, Any]:
+        """Everything needed to continue as if never stopped: arrays and plain values only."""
+
+    @abc.abstractmethod
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `get_state`; assigns everything or, if it does not fit, nothing."""
+
+    def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
+        """Tells the policy how many timesteps were sampled in all."""
+        self.global_timestep = int(global_vars["timestep"])
+
+    def on_train_batch_end(self, learner_stats: Mapping[str, float]) -> None:
+        """Called by the training loop when a train batch is used up; adapts coefficients."""
+
+    def close(self) -> None:
+        """Frees what the policy holds."""
