@@ -1,0 +1,136 @@
+"""What every distribution over actions can do."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Generic, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+SpaceT = TypeVar("SpaceT", bound=gym.Space)
+Self = TypeVar("Self", bound="Distribution")
+
+
+class Distribution(abc.ABC, Generic[SpaceT]):
+    """A batch of independent distributions over the actions of one leaf space.
+
+    All methods build graph ops and hold no variables. A family implements the abstract ones, and
+    overrides `check_space` if it does not fit every space. Log-probabilities, entropies and
+    divergences are summed over the dimensions of an action: they are [B] whatever the space.
+
+    Args:
+        inputs: [B, num_inputs(space)], the output of the model; used as float32.
+        space: The policy's own leaf space, with float boxes already normalized where that applies.
+
+    Raises:
+        ValueError: If the family does not fit `space`, or `inputs` has another shape.
+    """
+
+    def __init__(self, inputs: tf.Tensor, space: SpaceT) -> None:
+        self.check_space(space)
+        self.space = space
+        self._shape: tuple[int, ...] = tuple(space.shape or ())
+        self.inputs = _with_shape(tf.cast(inputs, tf.float32), self.num_inputs(space), space)
+
+    @classmethod
+    def check_space(cls, space: gym.Space) -> None:
+        """Raises `ValueError` if this family cannot describe actions of `space`."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def num_inputs(space: SpaceT) -> int:
+        """Number of values per row that the model must produce for `space`."""
+
+    @abc.abstractmethod
+    def sample(self, seed: tf.Tensor) -> tf.Tensor:
+        """One action per row, [B, *space.shape]; `seed` [2] int32 alone decides the draw."""
+
+    @abc.abstractmethod
+    def mode(self) -> tf.Tensor:
+        """The most likely action of each row, [B, *space.shape], in the dtype of `sample`."""
+
+    @abc.abstractmethod
+    def log_prob(self, actions: tf.Tensor | np.ndarray) -> tf.Tensor:
+        """Log-probability (density) of `actions`, [B] float32.
+
+        Args:
+            actions: [B, *space.shape] of any integer or float dtype.
+
+        Raises:
+            ValueError: If `actions` has another shape.
+        """
+
+    @abc.abstractmethod
+    def entropy(self) -> tf.Tensor:
+        """Entropy in nats, [B] float32."""
+
+    def kl(self: Self, other: Self) -> tf.Tensor:
+        """KL(self ‖ other), [B] float32.
+
+        Args:
+            other: A distribution of the same family over the same space.
+
+        Raises:
+            TypeError: If `other` is of another family.
+        """
+        if type(other) is not type(self):
+            raise TypeError(
+                f"`other` must be a {type(self).__name__}, as KL is defined within one family, "
+                f"got {type(other).__name__}."
+            )
+        return self._kl(other)
+
+    @abc.abstractmethod
+    def _kl(self: Self, other: Self) -> tf.Tensor:
+        """KL(self ‖ other), [B] float32, for `other` of the same class."""
+
+    def _checked_actions(self, actions: tf.Tensor | np.ndarray, dtype: tf.DType) -> tf.Tensor:
+        """`actions` as a [B, *space.shape] tensor of `dtype`; floats are rounded to integers."""
+        actions = tf.convert_to_tensor(actions)
+        expected = [self.inputs.shape[0], *self._shape]
+        if not actions.shape.is_compatible_with(expected):
+            raise ValueError(
+                f"`actions`: expected {_shape_text(expected)} for {self.space}, "
+                f"got {_shape_text(actions.shape)}."
+            )
+        if actions.dtype.is_floating and dtype.is_integer:
+            actions = tf.round(actions)
+        return tf.cast(actions, dtype)
+
+    # Each op counts when acting on one row: these two reshape nothing that has its shape already.
+
+    def _flat(self, actions: tf.Tensor) -> tf.Tensor:
+        """[B, *space.shape] as [B, prod(space.shape)]."""
+        if len(self._shape) == 1:
+            return actions
+        return tf.reshape(actions, [-1, math.prod(self._shape)])
+
+    def _shaped(self, flat: tf.Tensor) -> tf.Tensor:
+        """[B, prod(space.shape)] as [B, *space.shape]."""
+        if len(self._shape) == 1:
+            return flat
+        return tf.reshape(flat, [-1, *self._shape])
+
+
+def check_float_box(family: type[Distribution], space: gym.Space) -> None:
+    """Raises `ValueError` unless `space` is a Box of a float dtype."""
+    if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        raise ValueError(f"{family.__name__} expects a float Box, got {space}.")
+
+
+def _with_shape(inputs: tf.Tensor, size: int, space: gym.Space) -> tf.Tensor:
+    if not inputs.shape.is_compatible_with([None, size]):
+        raise ValueError(
+            f"`inputs`: expected (B, {size}) for {space}, got {_shape_text(inputs.shape)}."
+        )
+    if inputs.shape.rank is None or inputs.shape[1] is None:
+        return tf.ensure_shape(inputs, [None, size])
+    return inputs
+
+
+def _shape_text(shape: tf.TensorShape | list[int | None]) -> str:
+    sizes = ["B" if size is None else str(size) for size in shape]
+    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"

@@ -1,0 +1,1 @@
+"""Formulas as functions of tensors: one formula a function, no variables."""
