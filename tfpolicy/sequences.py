@@ -1,0 +1,124 @@
+"""Sequences: cutting rows at episode ends and padding the pieces to one length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfpolicy.columns import Column, as_column, blank, map_column, row_count, select
+
+
+def sequence_lengths(ends: Any, max_seq_len: int) -> np.ndarray:
+    """Returns the lengths of the sequences that consecutive rows are cut into.
+
+    A sequence ends with an episode, after `max_seq_len` rows, and with the last row.
+
+    Args:
+        ends: `[B]` bool, whether the row is the last of its episode (terminated or truncated).
+        max_seq_len: The most rows a sequence may have.
+
+    Returns:
+        `[S]` int32, positive, with the sum `B`.
+    """
+    _check_max_seq_len(max_seq_len)
+    ends = np.asarray(ends, dtype=bool)
+    if ends.ndim != 1:
+        raise ValueError(f"`ends`: expected shape [B], got {ends.shape}.")
+    boundaries = np.flatnonzero(ends) + 1
+    if ends.size and not ends[-1]:
+        boundaries = np.append(boundaries, ends.size)
+    episodes = np.diff(boundaries, prepend=0)
+    # Every piece of an episode is full but its last, which holds what the others leave over.
+    pieces = -(-episodes // max_seq_len)
+    lengths = np.full(pieces.sum(), max_seq_len, dtype=np.int32)
+    lengths[np.cumsum(pieces) - 1] = episodes - (pieces - 1) * max_seq_len
+    return lengths
+
+
+def mask(seq_lens: Any, max_seq_len: int) -> np.ndarray:
+    """Returns `[S * T]` bool, false on padding, for sequences of lengths `seq_lens` `[S]`."""
+    seq_lens = _checked_lengths(seq_lens, max_seq_len)
+    return (np.arange(max_seq_len) < seq_lens[:, None]).reshape(-1)
+
+
+def pad(column: Column, seq_lens: Any, max_seq_len: int) -> Column:
+    """Pads every sequence on the right with zeros to `max_seq_len` rows.
+
+    Args:
+        column: `[B, ...]` array or nested column; objects (`infos`) are padded with empty dicts.
+        seq_lens: `[S]` int, with the sum `B`.
+        max_seq_len: `T`, the length of every padded sequence.
+
+    Returns:
+        `[S * T, ...]`, row `s * T + t` being step `t` of sequence `s`.
+    """
+    valid = mask(seq_lens, max_seq_len)
+    return map_column(lambda rows: _scatter(rows, valid), column)
+
+
+def pad_batch(batch: Mapping[str, Any], max_seq_len: int) -> dict[str, Column]:
+    """Pads a batch that has `seq_lens` for a recurrent model.
+
+    Args:
+        batch: Columns `[B, ...]` and `seq_lens` `[S]`; a plain dict will do.
+        max_seq_len: `T`, the length of every padded sequence.
+
+    Returns:
+        Padded columns `[S * T, ...]`; `seq_lens` `[S]` int32; and of every `state_in_i` the first
+        row of each sequence, `[S, ...]`: where the model starts.
+
+    Raises:
+        KeyError: If there is no `seq_lens`.
+        ValueError: If a sequence is longer than `max_seq_len`, or `seq_lens` do not sum to `B`.
+    """
+    if "seq_lens" not in batch:
+        raise KeyError(f"No column `seq_lens` to pad by; present: {sorted(batch)}.")
+    seq_lens = _checked_lengths(batch["seq_lens"], max_seq_len)
+    valid = mask(seq_lens, max_seq_len)
+    starts = np.cumsum(seq_lens) - seq_lens
+    padded: dict[str, Column] = {"seq_lens": seq_lens}
+    for name, value in batch.items():
+        if name == "seq_lens":
+            continue
+        column = as_column(name, value, objects=name == "infos")
+        rows = row_count(name, column)
+        if rows != seq_lens.sum():
+            raise ValueError(
+                f"Column `{name}`: expected {seq_lens.sum()} rows, the sum of `seq_lens`, "
+                f"got {rows}."
+            )
+        if name.startswith("state_in_"):
+            padded[name] = select(column, starts)
+        else:
+            padded[name] = map_column(lambda leaf: _scatter(leaf, valid), column)
+    return padded
+
+
+def _scatter(rows: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    if len(rows) != np.count_nonzero(valid):
+        raise ValueError(
+            f"Expected {np.count_nonzero(valid)} rows, the sum of `seq_lens`, got {len(rows)}."
+        )
+    padded = blank((len(valid), *rows.shape[1:]), rows.dtype)
+    padded[valid] = rows
+    return padded
+
+
+def _checked_lengths(seq_lens: Any, max_seq_len: int) -> np.ndarray:
+    _check_max_seq_len(max_seq_len)
+    seq_lens = np.asarray(seq_lens, dtype=np.int32)
+    if seq_lens.ndim != 1:
+        raise ValueError(f"`seq_lens`: expected shape [S], got {seq_lens.shape}.")
+    if seq_lens.size and not 1 <= seq_lens.min() <= seq_lens.max() <= max_seq_len:
+        raise ValueError(
+            f"`seq_lens`: expected lengths from 1 to `max_seq_len` = {max_seq_len}, "
+            f"got {seq_lens.min()} to {seq_lens.max()}."
+        )
+    return seq_lens
+
+
+def _check_max_seq_len(max_seq_len: int) -> None:
+    if max_seq_len < 1:
+        raise ValueError(f"`max_seq_len` must be positive, got {max_seq_len}.")
