@@ -1,0 +1,32 @@
+"""Leaves of a space, batches of observations, maps of actions, and spaces as JSON."""
+
+from tfpolicy.spaces.actions import (
+    action_scaling,
+    clip_action,
+    is_float_box,
+    normalize_action,
+    normalized_space,
+    unbatch,
+    unsquash_action,
+)
+from tfpolicy.spaces.base import check_supported, flatten, leaf_spaces, map_leaves, unflatten
+from tfpolicy.spaces.observations import batch_observations
+from tfpolicy.spaces.serialization import space_from_json, space_to_json
+
+__all__ = [
+    "action_scaling",
+    "batch_observations",
+    "check_supported",
+    "clip_action",
+    "flatten",
+    "is_float_box",
+    "leaf_spaces",
+    "map_leaves",
+    "normalize_action",
+    "normalized_space",
+    "space_from_json",
+    "space_to_json",
+    "unbatch",
+    "unflatten",
+    "unsquash_action",
+]

@@ -1,0 +1,179 @@
+"""Actions between the policy's own space and the environment's."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Space, Tuple
+
+from tfpolicy.spaces.base import Leaf, map_leaves
+
+Array = np.ndarray
+
+
+def unbatch(actions: Any) -> list[Any]:
+    """Returns the rows of a nested batch: a list of single actions, each nested like the batch."""
+    if isinstance(actions, Mapping):
+        columns = [unbatch(column) for column in actions.values()]
+        return [dict(zip(actions, row, strict=True)) for row in zip(*columns, strict=True)]
+    if isinstance(actions, tuple):
+        return list(zip(*map(unbatch, actions), strict=True))
+    return list(np.asarray(actions))
+
+
+def normalized_space(space: Space) -> Space:
+    """Returns the policy's own action space: float dimensions with two finite bounds span [-1, 1].
+
+    All other dimensions and leaves are those of `space`.
+    """
+    if isinstance(space, Dict):
+        # An `OrderedDict`, for Gymnasium sorts the keys of any other.
+        items = space.spaces.items()
+        return Dict(OrderedDict((key, normalized_space(child)) for key, child in items))
+    if isinstance(space, Tuple):
+        return Tuple(map(normalized_space, space.spaces))
+    if not is_float_box(space):
+        return space
+    scaled = np.isfinite(space.low) & np.isfinite(space.high)
+    low, high = np.where(scaled, -1, space.low), np.where(scaled, 1, space.high)
+    return Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype)
+
+
+def normalize_action(action: Any, space: Space) -> Any:
+    """Maps an action of the environment to the policy's own space, `normalized_space(space)`.
+
+    Dimensions with two finite bounds go linearly from [low, high] to [-1, 1], and on outside of it;
+    all others stay as they are. `unsquash_action` undoes it, up to rounding.
+
+    Args:
+        action: `[*leaf.shape]` or `[..., *leaf.shape]` arrays, nested as `space`.
+        space: The action space of the environment.
+
+    Returns:
+        Arrays of the same shapes and the leaves' dtypes.
+    """
+    return map_leaves(_normalize_leaf, space, action)
+
+
+def unsquash_action(action: Any, space: Space) -> Any:
+    """Maps an action of the policy's own space to the environment's, always inside the bounds.
+
+    Dimensions with two finite bounds go linearly from [-1, 1] to [low, high]; all others stay as
+    they are. Then everything is clipped, as by `clip_action`.
+
+    Args:
+        action: `[*leaf.shape]` or `[..., *leaf.shape]` arrays, nested as `space`.
+        space: The action space of the environment.
+
+    Returns:
+        Arrays of the same shapes and the leaves' dtypes.
+    """
+    return map_leaves(_unsquash_leaf, space, action)
+
+
+def clip_action(action: Any, space: Space) -> Any:
+    """Clips an action to the bounds of its space; integer boxes are rounded, half to even, first.
+
+    Args:
+        action: `[*leaf.shape]` or `[..., *leaf.shape]` arrays, nested as `space`.
+        space: The action space of the environment.
+
+    Returns:
+        Arrays of the same shapes and the leaves' dtypes.
+    """
+    return map_leaves(_clip_leaf, space, action)
+
+
+def is_float_box(space: Space) -> TypeGuard[Box]:
+    """Returns whether a leaf is a `Box` of floats: the only kind that is ever scaled."""
+    return isinstance(space, Box) and space.dtype.kind == "f"
+
+
+def action_scaling(space: Box) -> tuple[Array, Array]:
+    """Returns the `centre` and `scale` with which centre + scale·a is the environment's action.
+
+    Dimensions without two finite bounds have centre 0 and scale 1. The result has to be clipped:
+    scales are rounded up where -1 or 1 would miss its bound otherwise.
+
+    Args:
+        space: A `Box` of floats.
+
+    Returns:
+        Two arrays of the space's shape; float64 for a float64 space, float32 for narrower ones.
+    """
+    # A space cannot be hashed, so it is its bounds that are the key of the cache.
+    return _scaling(space.low.tobytes(), space.high.tobytes(), space.shape, space.dtype.str)
+
+
+@functools.lru_cache(maxsize=256)
+def _scaling(
+    low_bytes: bytes, high_bytes: bytes, shape: tuple[int, ...], dtype: str
+) -> tuple[Array, Array]:
+    calculated = np.result_type(dtype, np.float32)
+    low = np.frombuffer(low_bytes, dtype).astype(calculated)
+    high = np.frombuffer(high_bytes, dtype).astype(calculated)
+    scaled = np.isfinite(low) & np.isfinite(high)
+    low, high = np.where(scaled, low, -1), np.where(scaled, high, 1)
+    # Halved first: the sum of two large bounds may overflow.
+    centre = low / 2 + high / 2
+    scale = np.maximum(high - centre, centre - low)
+    missed = (centre + scale < high) | (centre - scale > low)
+    scale = np.where(missed, np.nextafter(scale, np.inf, dtype=calculated), scale)
+    scale = np.where(scale > 0, scale, 1).astype(calculated)
+    return centre.reshape(shape), scale.reshape(shape)
+
+
+def _normalize_leaf(space: Leaf, action: Any) -> Any:
+    array = _leaf_array(space, action)
+    if not is_float_box(space):
+        return _cast_exactly(space, array)
+    centre, scale = action_scaling(space)
+    return np.asarray((array - centre) / scale, space.dtype)
+
+
+def _unsquash_leaf(space: Leaf, action: Any) -> Any:
+    if not is_float_box(space):
+        return _clip_leaf(space, action)
+    centre, scale = action_scaling(space)
+    return _clip_leaf(space, centre + scale * _leaf_array(space, action))
+
+
+def _clip_leaf(space: Leaf, action: Any) -> Any:
+    array = _leaf_array(space, action)
+    if is_float_box(space):
+        return np.asarray(np.clip(array, space.low, space.high), space.dtype)
+    if isinstance(space, Box):
+        return _round_and_clip(space, array)
+    return _cast_exactly(space, array)
+
+
+def _round_and_clip(space: Box, action: Array) -> Array:
+    """Rounds to integers that saturate at the limits of the dtype, then clips to the bounds."""
+    dtype: np.dtype[Any] = np.dtype(np.uint8) if space.dtype.kind == "b" else space.dtype
+    limits = np.iinfo(dtype)
+    if action.dtype.kind == "f":
+        largest = float(limits.max)
+        if largest > limits.max:  # float64 rounds 2⁶³ - 1 up, out of the dtype.
+            largest = np.nextafter(largest, 0)
+        action = np.clip(np.rint(action, dtype=np.float64), limits.min, largest)
+    elif action.dtype.kind in "iu":
+        given = np.iinfo(action.dtype)
+        action = np.clip(action, max(limits.min, given.min), min(limits.max, given.max))
+    return np.asarray(np.clip(action.astype(dtype), space.low, space.high), space.dtype)
+
+
+def _cast_exactly(space: Leaf, action: Array) -> Any:
+    # A `Discrete` action is a scalar, usable as an index or a key, and not an array of rank 0.
+    return action.astype(space.dtype, casting="same_kind")[() if space.shape == () else ...]
+
+
+def _leaf_array(space: Leaf, action: Any) -> Array:
+    array, shape = np.asarray(action), space.shape or ()
+    if array.shape[array.ndim - len(shape) :] != shape:
+        expected = ", ".join(["...", *map(str, shape)])
+        raise ValueError(f"`action`: expected ({expected}) for {space}, got {array.shape}.")
+    return array
