@@ -98,7 +98,7 @@ def _array(name: str, value: Any) -> np.ndarray:
         raise ValueError(f"Column `{name}`: expected rows of one shape, got {error}") from error
 
 
-def _object_rows(rows: list) -> np.ndarray:
+def _object_rows(rows: list[Any]) -> np.ndarray:
     array = np.empty(len(rows), dtype=object)
     array[:] = rows
     return array
@@ -111,12 +111,12 @@ def _leaves(path: str, column: Column) -> list[tuple[str, np.ndarray]]:
     return [leaf for key, child in children for leaf in _leaves(f"{path}.{key}", child)]
 
 
-def _check_not_empty(name: str, value: Mapping | tuple) -> None:
+def _check_not_empty(name: str, value: Mapping[Any, Any] | tuple[Any, ...]) -> None:
     if not value:
         raise ValueError(f"Column `{name}`: expected at least one array, got {value!r}.")
 
 
-def _check_alike(columns: tuple, is_alike: Callable[[Column], bool]) -> None:
+def _check_alike(columns: tuple[Column, ...], is_alike: Callable[[Column], bool]) -> None:
     for other in columns[1:]:
         if not is_alike(other):
             raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from tfpolicy.columns import Column, as_column, map_column, row_count, select
-from tfpolicy.sequences import pad
+from tfpolicy.sequences import as_seq_lens, lengths_within, pad, rows_in_order
 
 
 class SampleBatch(MutableMapping[str, Column]):
@@ -113,7 +113,7 @@ class SampleBatch(MutableMapping[str, Column]):
         if not isinstance(name, str):
             raise TypeError(f"The name of a column must be a string, got {name!r}.")
         if name == self.SEQ_LENS:
-            self._columns[name] = self._checked_seq_lens(value, self._count)
+            self._columns[name] = self._checked_seq_lens(value)
             return
         column = as_column(name, value, objects=name == self.INFOS)
         rows = row_count(name, column)
@@ -185,15 +185,10 @@ class SampleBatch(MutableMapping[str, Column]):
         """Returns a new batch in random order: of whole sequences if it has `seq_lens`."""
         if self.SEQ_LENS not in self._columns:
             return self.take(rng.permutation(self._count))
-        order = rng.permutation(len(self._columns[self.SEQ_LENS]))
-        lengths = self._sequence_rows()
-        starts = np.cumsum(lengths) - lengths
-        lengths, starts = lengths[order], starts[order]
-        # Row i of the result lies as far into its sequence as it did before.
-        new_starts = np.cumsum(lengths) - lengths
-        indices = np.arange(self._count) + np.repeat(starts - new_starts, lengths)
-        columns = self._select(indices)
-        columns[self.SEQ_LENS] = self._columns[self.SEQ_LENS][order]
+        seq_lens = self._columns[self.SEQ_LENS]
+        order = rng.permutation(len(seq_lens))
+        columns = self._select(rows_in_order(self._sequence_rows(), order))
+        columns[self.SEQ_LENS] = seq_lens[order]
         return self._of_checked(columns, self._count, self._max_seq_len)
 
     def concat(self, other: Mapping[str, Any]) -> SampleBatch:
@@ -274,34 +269,24 @@ class SampleBatch(MutableMapping[str, Column]):
     def _sliced_seq_lens(self, start: int, end: int) -> np.ndarray:
         seq_lens = self._columns[self.SEQ_LENS]
         if self._max_seq_len is None:
-            ends = np.cumsum(seq_lens)
-            within = np.minimum(ends, end) - np.maximum(ends - seq_lens, start)
-            return within[within > 0].astype(np.int32)
+            return lengths_within(seq_lens, start, end)
         if start % self._max_seq_len or end % self._max_seq_len:
             raise ValueError(
                 f"A padded batch is cut at multiples of {self._max_seq_len}, got {start}:{end}."
             )
         return seq_lens[start // self._max_seq_len : end // self._max_seq_len]
 
-    def _checked_seq_lens(self, value: Any, count: int) -> np.ndarray:
-        seq_lens = np.asarray(value)
-        if seq_lens.ndim != 1 or (seq_lens.size and seq_lens.dtype.kind not in "iu"):
+    def _checked_seq_lens(self, value: Any) -> np.ndarray:
+        seq_lens = as_seq_lens(value)
+        if self._max_seq_len is not None:
+            rows, longest = len(seq_lens) * self._max_seq_len, self._max_seq_len
+        else:
+            rows, longest = int(seq_lens.sum()), self._count
+        if rows != self._count or seq_lens.max(initial=0) > longest:
             raise ValueError(
-                f"`seq_lens`: expected integers of shape [S], "
-                f"got {seq_lens.dtype} of shape {seq_lens.shape}."
-            )
-        seq_lens = seq_lens.astype(np.int32, copy=False)
-        if seq_lens.size and seq_lens.min() < 1:
-            raise ValueError(f"`seq_lens`: expected positive lengths, got {seq_lens.min()}.")
-        if self._max_seq_len is None and seq_lens.sum() != count:
-            raise ValueError(f"`seq_lens`: expected the sum {count}, got {seq_lens.sum()}.")
-        if self._max_seq_len is not None and (
-            len(seq_lens) * self._max_seq_len != count
-            or seq_lens.max(initial=0) > self._max_seq_len
-        ):
-            raise ValueError(
-                f"`seq_lens`: expected {count // self._max_seq_len} lengths of at most "
-                f"{self._max_seq_len}, got {seq_lens.tolist()}."
+                f"`seq_lens`: expected the lengths of sequences in {self._count} rows"
+                f"{'' if self._max_seq_len is None else f' padded to {longest}'}, "
+                f"got {seq_lens.tolist()}."
             )
         return seq_lens
 

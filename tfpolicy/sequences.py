@@ -37,6 +37,39 @@ def sequence_lengths(ends: Any, max_seq_len: int) -> np.ndarray:
     return lengths
 
 
+def as_seq_lens(value: Any) -> np.ndarray:
+    """Returns `value` as lengths of sequences, `[S]` int32.
+
+    Raises:
+        ValueError: If it is not one-dimensional, not of integers, or a length is not positive.
+    """
+    lengths = np.asarray(value)
+    # An empty list becomes an array of floats.
+    if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
+        raise ValueError(
+            f"`seq_lens`: expected integers [S], got {lengths.dtype} of shape {lengths.shape}."
+        )
+    if lengths.size and lengths.min() < 1:
+        raise ValueError(f"`seq_lens`: expected positive lengths, got {lengths.tolist()}.")
+    return lengths.astype(np.int32, copy=False)
+
+
+def lengths_within(seq_lens: np.ndarray, start: int, end: int) -> np.ndarray:
+    """Returns the lengths `[S']` of what rows `start` to `end` leave of sequences `[S]`."""
+    ends = np.cumsum(seq_lens)
+    within = np.minimum(ends, end) - np.maximum(ends - seq_lens, start)
+    return within[within > 0].astype(np.int32)
+
+
+def rows_in_order(seq_lens: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Returns the indices `[B]` of the rows when whole sequences are put into `order` `[S]`."""
+    old_starts = np.cumsum(seq_lens) - seq_lens
+    lengths = seq_lens[order]
+    new_starts = np.cumsum(lengths) - lengths
+    # A row lies as far behind the start of its sequence as before.
+    return np.arange(lengths.sum()) + np.repeat(old_starts[order] - new_starts, lengths)
+
+
 def mask(seq_lens: Any, max_seq_len: int) -> np.ndarray:
     """Returns `[S * T]` bool, false on padding, for sequences of lengths `seq_lens` `[S]`."""
     seq_lens = _checked_lengths(seq_lens, max_seq_len)
@@ -108,13 +141,10 @@ def _scatter(rows: np.ndarray, valid: np.ndarray) -> np.ndarray:
 
 def _checked_lengths(seq_lens: Any, max_seq_len: int) -> np.ndarray:
     _check_max_seq_len(max_seq_len)
-    seq_lens = np.asarray(seq_lens, dtype=np.int32)
-    if seq_lens.ndim != 1:
-        raise ValueError(f"`seq_lens`: expected shape [S], got {seq_lens.shape}.")
-    if seq_lens.size and not 1 <= seq_lens.min() <= seq_lens.max() <= max_seq_len:
+    seq_lens = as_seq_lens(seq_lens)
+    if seq_lens.max(initial=0) > max_seq_len:
         raise ValueError(
-            f"`seq_lens`: expected lengths from 1 to `max_seq_len` = {max_seq_len}, "
-            f"got {seq_lens.min()} to {seq_lens.max()}."
+            f"`seq_lens`: expected at most `max_seq_len` = {max_seq_len}, got {seq_lens.max()}."
         )
     return seq_lens
 

@@ -39,14 +39,14 @@ class ViewRequirement:
     """
 
     data_col: str | None = None
-    space: gym.Space | None = None
+    space: gym.Space[Any] | None = None
     shift: int | Sequence[int] | str = 0
     batch_repeat_value: int = 1
     used_for_compute_actions: bool = True
     used_for_training: bool = True
     offsets: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.batch_repeat_value < 1:
             raise ValueError(
                 f"`batch_repeat_value` must be positive, got {self.batch_repeat_value}."
@@ -110,8 +110,9 @@ class History:
         history.reset(terminateds | truncateds)      # before the first observation of a new episode
 
     so that at step t the column `obs` has a value for t, while `actions` and `rewards` have theirs
-    for t - 1. The present step is the latest that any column has; a value not known yet (`actions`
-    at offset 0) is zero, like those before the first step of the episode.
+    for t - 1. The present step is that of the latest `obs`; if none is ever appended, it is the one
+    after the latest value of the other columns. A value not known yet (`actions` at offset 0) is
+    zero, like those before the first step of the episode.
 
     Args:
         views: View requirements by name of the view.
@@ -127,12 +128,13 @@ class History:
             for name, view in views.items()
             if view.used_for_compute_actions and max(view.offsets) <= 0
         }
-        self._columns: dict[str, _Ring] = {}
+        self._rings: dict[str, _Ring] = {}
         for name, view in self._views.items():
-            depth = 1 - min(view.offsets)
-            ring = self._columns.setdefault(view.data_col or name, _Ring(num_envs))
-            ring.depth = max(ring.depth, depth)
+            ring = self._rings.setdefault(view.data_col or name, _Ring(num_envs))
+            ring.depth = max(ring.depth, 1 - min(view.offsets))
             ring.space = view.space if ring.space is None else ring.space
+        # How many values each column has had; also those no view looks at, for they mark the time.
+        self._counts: dict[str, int] = {}
         # The step at which the present episode of each environment began, [N].
         self._first_step = np.zeros(num_envs, dtype=np.int64)
 
@@ -148,15 +150,18 @@ class History:
             TypeError: If values would lose their kind, as floats in a column of ints.
         """
         for name, value in columns.items():
-            if name in self._columns:
-                self._columns[name].append(name, as_column(name, value, objects=name == "infos"))
+            step = self._counts.get(name, 0)
+            if name in self._rings:
+                column = as_column(name, value, objects=name == "infos")
+                self._rings[name].write(name, step, column)
+            self._counts[name] = step + 1
 
     def reset(self, env_mask: Any) -> None:
         """Forgets everything of the environments chosen by `env_mask`, `[N]` bool."""
         env_mask = np.asarray(env_mask, dtype=bool)
         if env_mask.shape != (self._num_envs,):
             raise ValueError(f"`env_mask`: expected ({self._num_envs},), got {env_mask.shape}.")
-        self._first_step[env_mask] = self._steps_seen()
+        self._first_step[env_mask] = self._counts.get("obs", self._present_step())
 
     def views(self) -> dict[str, Column]:
         """Returns what is seen at the present step: `[N, ...]`, or `[N, K, ...]` for a window."""
@@ -167,20 +172,24 @@ class History:
         if name not in self._views:
             raise KeyError(f"No view `{name}` while acting; known: {sorted(self._views)}.")
         view = self._views[name]
-        valid = self._is_known(view, self._columns[view.data_col or name])
+        valid = self._is_known(view.data_col or name, self._steps(view))
         return valid if view.is_window else valid[:, 0]
 
-    def _steps_seen(self) -> int:
-        return max((ring.count for ring in self._columns.values()), default=0)
+    def _present_step(self) -> int:
+        if "obs" in self._counts:
+            return self._counts["obs"] - 1
+        return max(self._counts.values(), default=0)
 
-    def _is_known(self, view: ViewRequirement, ring: _Ring) -> np.ndarray:
-        steps = self._steps_seen() - 1 + np.asarray(view.offsets)
-        return (steps >= self._first_step[:, None]) & (steps < ring.count)
+    def _steps(self, view: ViewRequirement) -> np.ndarray:
+        return self._present_step() + np.asarray(view.offsets)
+
+    def _is_known(self, column: str, steps: np.ndarray) -> np.ndarray:
+        return (steps >= self._first_step[:, None]) & (steps < self._counts.get(column, 0))
 
     def _view(self, name: str, view: ViewRequirement) -> Column:
-        ring = self._columns[view.data_col or name]
-        steps = self._steps_seen() - 1 + np.asarray(view.offsets)
-        unknown = ~self._is_known(view, ring)
+        ring = self._rings[view.data_col or name]
+        steps = self._steps(view)
+        unknown = ~self._is_known(view.data_col or name, steps)
 
         def seen(buffer: np.ndarray) -> np.ndarray:
             values = np.swapaxes(buffer[steps % ring.depth], 0, 1)
@@ -196,8 +205,7 @@ class _Ring:
 
     def __init__(self, num_envs: int):
         self.depth = 1
-        self.space: gym.Space | None = None
-        self.count = 0
+        self.space: gym.Space[Any] | None = None
         self._num_envs = num_envs
         self._buffer: Column | None = None
 
@@ -207,7 +215,8 @@ class _Ring:
             self._buffer = _blank_of(self.space, (self.depth, self._num_envs))
         return self._buffer
 
-    def append(self, name: str, column: Column) -> None:
+    def write(self, name: str, step: int, column: Column) -> None:
+        """Stores `column`, `[N, ...]`, as the value of `step`."""
         if row_count(name, column) != self._num_envs:
             raise ValueError(
                 f"Column `{name}`: expected {self._num_envs} rows, one an environment, "
@@ -215,9 +224,8 @@ class _Ring:
             )
         if self._buffer is None:
             self._buffer = self._allocate(column)
-        slot = self.count % self.depth
+        slot = step % self.depth
         map_column(lambda buffer, rows: _store(name, buffer, slot, rows), self._buffer, column)
-        self.count += 1
 
     def _allocate(self, column: Column) -> Column:
         if self.space is not None:
@@ -233,14 +241,14 @@ def _store(name: str, buffer: np.ndarray, slot: int, rows: np.ndarray) -> None:
     buffer[slot] = rows
 
 
-def _blank_of(space: gym.Space | None, leading: tuple[int, ...]) -> Column:
+def _blank_of(space: gym.Space[Any] | None, leading: tuple[int, ...]) -> Column:
     if space is None:
         return blank(leading, np.float32)
     if isinstance(space, gym.spaces.Dict):
         return {key: _blank_of(child, leading) for key, child in space.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_blank_of(child, leading) for child in space)
-    return blank((*leading, *space.shape), space.dtype)
+        return tuple(_blank_of(child, leading) for child in space.spaces)
+    return blank(leading + (space.shape or ()), space.dtype)
 
 
 def _parse_shift(shift: int | Sequence[int] | str) -> tuple[int, ...]:
