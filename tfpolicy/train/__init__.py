@@ -1,0 +1,1 @@
+"""Training on vector environments: rollouts, the training loop, logs, evaluation."""

@@ -1,0 +1,288 @@
+"""Rollouts: a policy acts in vector environments, and fragments of episodes come out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Space
+
+from tfpolicy import spaces
+from tfpolicy.callbacks import DefaultCallbacks
+from tfpolicy.columns import Column
+from tfpolicy.policy import Policy
+from tfpolicy.sample_batch import SampleBatch, concat_samples
+from tfpolicy.train.collection import STATE_IN, STATE_OUT, ActingHistory, collection_for
+from tfpolicy.train.environments import Environments, FinalObservations, Step
+from tfpolicy.train.episodes import Episode, EpisodeTracker
+from tfpolicy.train.fragments import Block, Recorder
+from tfpolicy.train.replay import ActionLog
+
+Array = np.ndarray
+
+# Where the environment's actions are recorded if they are not the policy's own.
+_ENV_ACTIONS = "env_actions"
+
+
+class Rollout:
+    """Samples with a policy in N sub-environments; episodes go on from one call to the next.
+
+    Columns: `obs`, `actions` (the policy's own), `rewards`, `terminateds`, `truncateds`, `eps_id`,
+    `unroll_id`, `agent_index`, `t`, recurrent states, and of the rest (`new_obs`, `infos`, what
+    `compute_actions` returns besides actions, shifted views) those the policy has view requirements
+    for. No fragment crosses the border of an episode, and `new_obs` of an episode's last row is
+    what the environment returned last.
+
+    Args:
+        policy: Acts and postprocesses.
+        environments: Where it acts; reset here.
+        callbacks: Told of episodes and fragments.
+
+    Raises:
+        ValueError: The environments' spaces are not those of the policy.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        environments: Environments,
+        callbacks: DefaultCallbacks | None = None,
+    ):
+        check_spaces(policy, environments.observation_space, environments.action_space)
+        self.policy = policy
+        self.environments = environments
+        self._callbacks = callbacks or DefaultCallbacks()
+        self._to_env = env_action_transform(policy)
+        self._collection = collection_for(policy.view_requirements)
+        n = environments.num_envs
+        self._history = ActingHistory(self._collection, n) if self._collection.past else None
+        self._episodes = EpisodeTracker(n, self._callbacks)
+        self._log = ActionLog(environments.action_space, n) if environments.replayable else None
+        self._next_unroll_id = 0
+        self._restart()
+
+    def sample(self, num_steps: int) -> SampleBatch:
+        """Takes `num_steps` steps in every sub-environment; returns all transitions, postprocessed.
+
+        Rows of one sub-environment follow each other, and so do those of one episode.
+        """
+        block = self.sample_block(num_steps)
+        episodes = self._episodes.known()
+        fragments = block.fragments(self._next_unroll_id, self._collection.late)
+        self._next_unroll_id += len(fragments)
+        return concat_samples(
+            [
+                self._postprocess(fragment, episodes[int(fragment[SampleBatch.EPS_ID][0])])
+                for fragment in fragments
+            ]
+        )
+
+    def sample_block(self, num_steps: int) -> Block:
+        """Takes `num_steps` steps in every sub-environment; returns them as they came, [T, N]."""
+        record = Recorder(num_steps)
+        valid = np.ones((num_steps, self.environments.num_envs), np.bool_)
+        finals: list[tuple[int, FinalObservations]] = []
+        for t in range(num_steps):
+            step = self._step(t, record)
+            if step.valid is not None:
+                valid[t] = step.valid
+            if step.final is not None:
+                finals.append((t, step.final))
+        columns = record.columns
+        env_actions = columns.pop(_ENV_ACTIONS, columns[SampleBatch.ACTIONS])
+        if self._log is not None:
+            self._log.extend(env_actions, self._episodes.t)
+        for name in self._collection.next_obs:
+            columns[name] = self._next_obs(columns[SampleBatch.OBS], finals)
+        return Block(columns, valid)
+
+    def pop_ended(self) -> list[Episode]:
+        """The episodes that ended since the last call, in the order of their ends."""
+        return self._episodes.pop_ended()
+
+    def get_state(self) -> dict[str, Any]:
+        """Arrays and plain values from which `set_state` goes on with the running episodes."""
+        obs_space = self.environments.observation_space
+        return {
+            "next_unroll_id": self._next_unroll_id,
+            "episode_numbers": self.environments.episodes.copy(),
+            "episodes": self._episodes.get_state(),
+            "recurrent": [np.array(state) for state in self._recurrent],
+            "obs": [np.array(leaf) for leaf in spaces.flatten(obs_space, self._obs)],
+            "history": None if self._history is None else self._history.get_state(),
+            "actions": None if self._log is None else self._log.get_state(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> bool:
+        """Goes on where `get_state` was called.
+
+        The environments are brought back by their seeds and actions. Where that is not possible,
+        new episodes begin everywhere, with a warning.
+
+        Returns:
+            Whether the running episodes go on.
+        """
+        self._next_unroll_id = state["next_unroll_id"]
+        self._episodes.set_state(state["episodes"])
+        self.environments.episodes[:] = state["episode_numbers"]
+        problem = self._replay(state)
+        if problem:
+            warnings.warn(
+                f"Environments start afresh, running episodes are given up: {problem}.",
+                stacklevel=2,
+            )
+            self.environments.episodes[:] = state["episode_numbers"]
+            self._restart()
+            return False
+        self._recurrent = [np.array(s) for s in state["recurrent"]]
+        if self._history is not None:
+            self._history.set_state(state["history"])
+        return True
+
+    def _replay(self, state: Mapping[str, Any]) -> str | None:
+        """Brings back the environments; returns why that did not work, or `None`."""
+        if self._log is None or state["actions"] is None:
+            return "their vector environment cannot be seeded episode by episode"
+        self._log.set_state(state["actions"])
+        obs = self.environments.replay(self._log.running())
+        if obs is None:
+            return "an episode ended early although it was given the same seed and actions"
+        self._obs = self._checked(obs)
+        leaves = spaces.flatten(self.environments.observation_space, self._obs)
+        if not all(map(_equal, leaves, state["obs"])):
+            return "their state is no function of seed and actions"
+        return None
+
+    def _restart(self) -> None:
+        """Begins new episodes everywhere."""
+        n = self.environments.num_envs
+        self._obs = self._checked(self.environments.reset())
+        self._recurrent = [np.stack([state] * n) for state in self.policy.get_initial_state()]
+        if self._log is not None:
+            self._log.clear()
+        if self._history is not None:
+            self._history.clear()
+        self._episodes.begin(np.ones(n, np.bool_))
+
+    def _step(self, t: int, record: Recorder) -> Step:
+        """Acts once, records what was seen, done and returned, and moves on."""
+        episodes = self._episodes
+        record.put(t, SampleBatch.OBS, self._obs)
+        record.put(t, SampleBatch.EPS_ID, episodes.eps_id)
+        record.put(t, SampleBatch.T, episodes.t)
+        actions, acted = self._act(t, record)
+        env_actions = actions
+        if self._to_env is not None:
+            env_actions = self._to_env(actions)
+            record.put(t, _ENV_ACTIONS, env_actions)
+        step = self.environments.step(env_actions)
+        acted[SampleBatch.ACTIONS] = actions
+        acted[SampleBatch.REWARDS] = np.asarray(step.rewards, np.float32)
+        acted[SampleBatch.TERMINATEDS] = np.asarray(step.terminateds, np.bool_)
+        acted[SampleBatch.TRUNCATEDS] = np.asarray(step.truncateds, np.bool_)
+        if SampleBatch.INFOS in self._collection.columns:
+            acted[SampleBatch.INFOS] = step.info_rows()
+        for name, rows in acted.items():
+            record.put(t, name, rows)
+        self._advance(step, acted)
+        return step
+
+    def _act(self, t: int, record: Recorder) -> tuple[Column, dict[str, Column]]:
+        """Returns the policy's actions and the columns that acting gives and the policy wants."""
+        for k, state in enumerate(self._recurrent):
+            record.put(t, f"{STATE_IN}{k}", state)
+        if self._history is None:
+            acted = self.policy.compute_actions(self._obs, self._recurrent or None)
+        else:
+            acted = self._act_on_views(t, record)
+        actions, self._recurrent, extras = acted
+        wanted = self._collection.columns
+        columns = {name: rows for name, rows in extras.items() if name in wanted}
+        for k, state in enumerate(self._recurrent):
+            if f"{STATE_OUT}{k}" in wanted:
+                columns[f"{STATE_OUT}{k}"] = state
+        return actions, columns
+
+    def _act_on_views(self, t: int, record: Recorder) -> tuple[Column, list[Array], dict]:
+        views = self._history.before(self._obs)
+        for name in self._collection.past:
+            record.put(t, name, views[name])
+        inputs = {name: views[name] for name in self._collection.acting}
+        inputs[SampleBatch.OBS] = self._obs
+        inputs.update((f"{STATE_IN}{k}", state) for k, state in enumerate(self._recurrent))
+        return self.policy.compute_actions_from_input_dict(inputs)
+
+    def _advance(self, step: Step, acted: Mapping[str, Column]) -> None:
+        """Makes the step's observation the present one; begins and ends episodes."""
+        self._obs = self._checked(step.obs)
+        ended = acted[SampleBatch.TERMINATEDS] | acted[SampleBatch.TRUNCATEDS]
+        self._episodes.count(step.rewards, ended, step.valid)
+        if self._history is not None:
+            self._history.after(acted, step.started)
+        if step.started is not None:
+            self._episodes.begin(step.started)
+            for k, initial in enumerate(self.policy.get_initial_state()):
+                self._recurrent[k] = np.array(self._recurrent[k])
+                self._recurrent[k][step.started] = initial
+
+    def _checked(self, obs: Any) -> Column:
+        """The observations [N, ...] with the dtypes of their space, in its structure."""
+        space = self.environments.observation_space
+        leaves = spaces.batch_observations(space, obs)
+        return leaves[0] if space.shape is not None else spaces.unflatten(space, leaves)
+
+    def _next_obs(self, obs: Column, finals: list[tuple[int, FinalObservations]]) -> Column:
+        """What followed each observation [T, N, ...]: the next, or the last of the episode."""
+        space = self.environments.observation_space
+        leaves = []
+        present = spaces.flatten(space, self._obs)
+        for k, column in enumerate(spaces.flatten(space, obs)):
+            shifted = np.concatenate([column[1:], present[k][None]])
+            for t, final in finals:
+                shifted[t, final.env_indices] = final.leaves[k]
+            leaves.append(shifted)
+        return spaces.unflatten(space, leaves)
+
+    def _postprocess(self, fragment: SampleBatch, episode: Episode) -> SampleBatch:
+        # Postprocessing may add columns to the batch it is given.
+        original = SampleBatch(fragment)
+        batch = self.policy.postprocess_trajectory(fragment, None, episode)
+        self._callbacks.on_postprocess_trajectory(
+            policy=self.policy,
+            episode=episode,
+            postprocessed_batch=batch,
+            original_batch=original,
+        )
+        return batch
+
+
+def check_spaces(policy: Any, observation_space: Space, action_space: Space) -> None:
+    """Refuses to let a policy act in an environment with other spaces than its own.
+
+    Raises:
+        ValueError: A space differs.
+    """
+    for name, expected, came in (
+        ("observation_space", policy.observation_space, observation_space),
+        ("action_space", policy.action_space, action_space),
+    ):
+        if expected != came:
+            raise ValueError(f"The policy's `{name}` is {expected}, the environment's is {came}.")
+
+
+def env_action_transform(policy: Policy) -> Callable[[Column], Column] | None:
+    """What makes the environment's actions of the policy's own; `None` if they are the same."""
+    space = policy.action_space
+    if not any(isinstance(leaf, Box) for leaf in spaces.leaf_spaces(space, "actions").values()):
+        return None
+    if policy.config.get("normalize_actions", False):
+        return lambda actions: spaces.unsquash_action(actions, space)
+    if policy.config.get("clip_actions", False):
+        return lambda actions: spaces.clip_action(actions, space)
+    return None
+
+
+def _equal(left: Array, right: Array) -> bool:
+    return np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
