@@ -126,11 +126,11 @@ class SampleBatch(MutableMapping[str, Column]):
         if name not in self._columns:
             raise KeyError(f"No column `{name}` to delete; present: {sorted(self._columns)}.")
         del self._columns[name]
-        if name == self.SEQ_LENS:
-            self._max_seq_len = None
         if not self._columns.keys() - {self.SEQ_LENS}:
             self._columns.clear()
             self._count = 0
+        if self.SEQ_LENS not in self._columns:
+            self._max_seq_len = None
 
     def __contains__(self, name: object) -> bool:
         """Whether `batch[name]` can be read."""
@@ -149,7 +149,9 @@ class SampleBatch(MutableMapping[str, Column]):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Iterates over the rows as dicts, without `seq_lens`."""
-        columns = [(name, column) for name, column in self._columns.items() if name != "seq_lens"]
+        columns = [
+            (name, column) for name, column in self._columns.items() if name != self.SEQ_LENS
+        ]
         for i in range(self._count):
             yield {name: select(column, i) for name, column in columns}
 
@@ -176,9 +178,12 @@ class SampleBatch(MutableMapping[str, Column]):
         """
         if self.SEQ_LENS in self._columns:
             raise ValueError("`take` expects a batch without `seq_lens`; delete the column first.")
-        indices = np.asarray(indices, dtype=np.intp)
-        if indices.ndim != 1:
-            raise ValueError(f"`indices`: expected shape [K], got {indices.shape}.")
+        indices = np.asarray(indices)
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            raise ValueError(
+                f"`indices`: expected integers [K], got {indices.dtype} of shape {indices.shape}."
+            )
+        indices = indices.astype(np.intp, copy=False)
         return self._of_checked(self._select(indices), len(indices), None)
 
     def shuffle(self, rng: np.random.Generator) -> SampleBatch:
@@ -252,7 +257,7 @@ class SampleBatch(MutableMapping[str, Column]):
         return {
             name: select(column, index)
             for name, column in self._columns.items()
-            if name != "seq_lens"
+            if name != self.SEQ_LENS
         }
 
     def _dones(self) -> np.ndarray:
