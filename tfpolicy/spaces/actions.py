@@ -117,13 +117,13 @@ def _scaling(
     low = np.frombuffer(low_bytes, dtype).astype(calculated)
     high = np.frombuffer(high_bytes, dtype).astype(calculated)
     scaled = np.isfinite(low) & np.isfinite(high)
-    low, high = np.where(scaled, low, -1), np.where(scaled, high, 1)
+    low[~scaled], high[~scaled] = -1, 1
     # Halved first: the sum of two large bounds may overflow.
     centre = low / 2 + high / 2
     scale = np.maximum(high - centre, centre - low)
     missed = (centre + scale < high) | (centre - scale > low)
-    scale = np.where(missed, np.nextafter(scale, np.inf, dtype=calculated), scale)
-    scale = np.where(scale > 0, scale, 1).astype(calculated)
+    scale[missed] = np.nextafter(scale[missed], np.inf)
+    scale[scale == 0] = 1
     return centre.reshape(shape), scale.reshape(shape)
 
 
