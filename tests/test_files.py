@@ -1,0 +1,121 @@
+import os
+import stat
+
+import pytest
+
+from tfpolicy.files import atomic_file, publish_folder, staged_folder
+
+
+def everything(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_file_appears_with_its_content(tmp_path):
+    target = tmp_path / "a" / "b.bin"
+    with atomic_file(target) as staged:
+        staged.write_bytes(b"new")
+        assert staged.parent == target.parent and staged.suffix == ".bin"
+        assert staged.name.startswith(".") and not target.exists()
+    assert target.read_bytes() == b"new"
+    assert everything(tmp_path) == ["a", "a/b.bin"]
+
+
+def test_a_block_that_raises_leaves_the_old_file_and_nothing_else(tmp_path):
+    target = tmp_path / "b.bin"
+    target.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), atomic_file(target) as staged:
+        staged.write_bytes(b"half")
+        raise KeyboardInterrupt
+    assert target.read_bytes() == b"old"
+    assert everything(tmp_path) == ["b.bin"]
+
+
+def test_a_block_that_raises_leaves_no_folder_that_was_made_for_it(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(RuntimeError), atomic_file(tmp_path / "there" / "a" / "b" / "c.bin"):
+        raise RuntimeError
+    assert everything(tmp_path) == ["there"]
+
+
+def test_a_block_that_writes_nothing_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_file(tmp_path / "b.bin"):
+        pass
+    assert everything(tmp_path) == []
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+@pytest.mark.parametrize("forever", [False, True])
+def test_a_failing_disk_leaves_the_old_file_or_the_new_one(tmp_path, failing_disk, old, forever):
+    target = tmp_path / "folder" / "b.bin"
+    for n, failure in enumerate(failing_disk.each_failure(forever)):
+        work = tmp_path / str(n)
+        target = work / "b.bin"
+        if old is not None:
+            work.mkdir()
+            target.write_bytes(old)
+        raised = False
+        try:
+            with failure, atomic_file(target) as staged:
+                staged.write_bytes(b"new")
+        except OSError:
+            raised = True
+        found = target.read_bytes() if target.exists() else None
+        assert found in ((old, b"new") if raised else (b"new",))
+        if not forever:
+            assert all(name == "b.bin" for name in (everything(work) if work.exists() else []))
+            assert work.exists() == (found is not None)
+    assert n >= 6
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, file_size_limit):
+    target = tmp_path / "b.bin"
+    target.write_bytes(b"old")
+    with pytest.raises(OSError), file_size_limit(1000), atomic_file(target) as staged:
+        staged.write_bytes(bytes(2000))
+    assert target.read_bytes() == b"old"
+    assert everything(tmp_path) == ["b.bin"]
+
+
+def test_a_folder_is_published_whole_with_the_permissions_of_the_umask(tmp_path):
+    old_umask = os.umask(0o022)
+    try:
+        with staged_folder(tmp_path / "x" / "1") as staged:
+            (staged / "sub").mkdir()
+            (staged / "sub" / "file").write_text("content")
+            assert staged.name.startswith(".") and staged.parent == tmp_path / "x"
+            publish_folder(staged, tmp_path / "x" / "1")
+    finally:
+        os.umask(old_umask)
+    assert everything(tmp_path) == ["x", "x/1", "x/1/sub", "x/1/sub/file"]
+    assert stat.S_IMODE((tmp_path / "x" / "1").stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "x" / "1" / "sub" / "file").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_folder_is_not_published_over_something_else(tmp_path, kind):
+    target = tmp_path / "1"
+    if kind == "file":
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        (target / "mine").write_text("mine")
+    with pytest.raises(FileExistsError, match="1`"), staged_folder(target) as staged:
+        (staged / "new").write_text("new")
+        publish_folder(staged, target)
+    assert everything(tmp_path) == (["1"] if kind == "file" else ["1", "1/mine"])
+
+
+@pytest.mark.parametrize("name", ["plain.h5", "[odd]*.h5"])
+def test_what_a_killed_process_left_long_ago_is_cleared_by_the_next_success(tmp_path, name):
+    old_file = tmp_path / f".tmp-0123abcd-{name}"
+    old_folder = tmp_path / f".tmp-0123abce-{name}"
+    young = tmp_path / f".tmp-0123abcf-{name}"
+    of_another = tmp_path / ".tmp-0123abcd-another.h5"
+    old_folder.mkdir()
+    for file in (old_file, old_folder / "inside", young, of_another):
+        file.write_text("left")
+    for path in (old_file, old_folder, of_another):
+        os.utime(path, (0, 0))
+    with atomic_file(tmp_path / name) as staged:
+        staged.write_text("new")
+    assert set(everything(tmp_path)) == {name, young.name, of_another.name}
