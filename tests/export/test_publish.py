@@ -1,0 +1,165 @@
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import tfpolicy
+from tfpolicy.export.publish import publish_version
+
+
+def write_model(folder):
+    (folder / "variables").mkdir()
+    (folder / "variables" / "data").write_bytes(bytes(100))
+    (folder / "saved_model.pb").write_bytes(b"graph")
+
+
+def is_whole(version):
+    return (version / "saved_model.pb").exists() and (version / "variables" / "data").exists()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_versions_count_up_from_one(tmp_path):
+    export_dir = tmp_path / "deep" / "model"
+    assert publish_version(export_dir, write_model) == export_dir / "1"
+    assert publish_version(str(export_dir), write_model) == export_dir / "2"
+    assert names(export_dir) == ["1", "2"]
+    assert is_whole(export_dir / "2")
+
+
+def test_the_next_version_is_above_the_highest_whatever_else_is_there(tmp_path):
+    for name in ("3", "00012", "notes", "v99", "7.old"):
+        (tmp_path / name).mkdir()
+    assert publish_version(tmp_path, write_model) == tmp_path / "13"
+
+
+def test_a_version_can_be_chosen(tmp_path):
+    assert publish_version(tmp_path, write_model, version=0) == tmp_path / "0"
+    assert publish_version(tmp_path, write_model, version=20260101) == tmp_path / "20260101"
+    assert publish_version(tmp_path, write_model) == tmp_path / "20260102"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_chosen_version_is_never_replaced(tmp_path, there):
+    (tmp_path / "4").mkdir()
+    if there:
+        (tmp_path / "4" / "mine").write_text("mine")
+    with pytest.raises(FileExistsError, match="4.*next free one is 5"):
+        publish_version(tmp_path, write_model, version=4)
+    assert names(tmp_path) == ["4"]
+
+
+@pytest.mark.parametrize("version", [-1, 1.0, "1", True])
+def test_a_version_that_is_no_number_is_refused(tmp_path, version):
+    with pytest.raises(ValueError, match="`version` must be an integer of at least 0"):
+        publish_version(tmp_path, write_model, version=version)
+
+
+def test_an_export_that_raises_leaves_nothing(tmp_path):  # j16
+    def write(folder):
+        write_model(folder)
+        raise RuntimeError("cannot export")
+
+    with pytest.raises(RuntimeError, match="cannot export"):
+        publish_version(tmp_path / "new" / "model", write)
+    assert names(tmp_path) == []
+    publish_version(tmp_path, write_model)
+    with pytest.raises(RuntimeError):
+        publish_version(tmp_path, write)
+    assert names(tmp_path) == ["1"]
+
+
+def test_an_export_that_writes_nothing_is_an_error(tmp_path):  # a6
+    with pytest.raises(ValueError, match="must write at least one file"):
+        publish_version(tmp_path, lambda folder: None)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("forever", [False, True])
+def test_a_failing_disk_publishes_a_whole_version_or_none(tmp_path, failing_disk, forever):
+    for n, failure in enumerate(failing_disk.each_failure(forever)):
+        export_dir = tmp_path / str(n)
+        publish_version(export_dir, write_model)
+        raised = False
+        try:
+            with failure:
+                publish_version(export_dir, write_model)
+        except OSError:
+            raised = True
+        versions = [version for version in export_dir.iterdir() if version.name.isdigit()]
+        assert len(versions) in ((1, 2) if raised else (2,))
+        assert all(is_whole(version) for version in versions)
+        if not forever:
+            assert set(names(export_dir)) <= {"1", "2"}
+    assert n >= 10
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, file_size_limit):
+    with pytest.raises(OSError), file_size_limit(50):
+        publish_version(tmp_path / "model", write_model)
+    assert names(tmp_path) == []
+
+
+def test_two_publishers_of_one_version_get_one_success_and_one_clear_error(tmp_path):
+    barrier = threading.Barrier(2)
+    results = []
+
+    def write(folder):
+        write_model(folder)
+        barrier.wait(timeout=30)  # Both have found the version free.
+
+    def publish():
+        try:
+            results.append(publish_version(tmp_path, write, version=1))
+        except FileExistsError as error:
+            results.append(str(error))
+
+    threads = [threading.Thread(target=publish) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tmp_path / "1" in results
+    assert any("must not exist yet" in str(result) for result in results)
+    assert names(tmp_path) == ["1"] and is_whole(tmp_path / "1")
+
+
+_PUBLISHER = """
+import sys, pathlib
+from tfpolicy.export.publish import publish_version
+
+def write(folder):
+    for i in range(10):
+        (folder / f"part_{i}").write_text(sys.argv[2])
+
+for _ in range(20):
+    print(publish_version(sys.argv[1], write).name)
+"""
+
+
+def test_processes_at_once_get_versions_of_their_own_and_readers_see_only_whole_ones(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(tfpolicy.__file__).parents[1])}
+    publishers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _PUBLISHER, str(tmp_path), name],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("first", "second")
+    ]
+    running = True
+    while running:  # Looks once more after both have ended.
+        running = any(publisher.poll() is None for publisher in publishers)
+        for version in [path for path in tmp_path.iterdir() if not path.name.startswith(".")]:
+            parts = [part.read_text() for part in version.iterdir()]
+            assert len(parts) == 10 and len(set(parts)) == 1
+    got = [publisher.communicate()[0].split() for publisher in publishers]
+    assert [publisher.returncode for publisher in publishers] == [0, 0]
+    assert sorted(map(int, got[0] + got[1])) == list(range(1, 41))
+    assert len(names(tmp_path)) == 40

@@ -1,0 +1,1 @@
+"""What leaves the process: file formats and inference graphs, written from plain data."""

@@ -1,0 +1,78 @@
+"""Publishes numbered versions of a model in one folder, as TensorFlow Serving polls it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tfpolicy.files import atomic_file as atomic_file  # The writers of this folder find both here.
+from tfpolicy.files import publish_folder, staged_folder
+
+
+def publish_version(
+    export_dir: str | os.PathLike[str],
+    write: Callable[[Path], None],
+    version: int | None = None,
+) -> Path:
+    """Calls `write` on a hidden folder and publishes the result as `<export_dir>/<version>`.
+
+    The version appears complete or not at all. When anything raises, `export_dir` holds what it
+    held before (and is not made); only where the very last step fails, forcing the name of the
+    finished version to disk, the version is there. Two publishers at once get two versions; given
+    the same explicit version, one of them gets a `FileExistsError`.
+
+    Args:
+        export_dir: Folder of all versions; made if missing.
+        write: Writes the files of this version into the existing, empty folder that it gets.
+        version: The version's number, by default one above the highest there (1 in an empty
+            folder).
+
+    Returns:
+        The path of the published version.
+
+    Raises:
+        FileExistsError: `version` is there already.
+        ValueError: `version` is negative or no integer, or `write` wrote nothing.
+    """
+    export_dir = Path(export_dir)
+    if version is not None:
+        _check_version(export_dir, version)
+    with staged_folder(export_dir / "version") as staged:
+        write(staged)
+        # An empty folder would publish nothing silently, and another publisher's rename could
+        # replace it.
+        if not any(staged.iterdir()):
+            raise ValueError(
+                f"The export to `{export_dir}` must write at least one file, it wrote none."
+            )
+        while True:
+            target = export_dir / str(_next_version(export_dir) if version is None else version)
+            try:
+                publish_folder(staged, target)
+            except FileExistsError:
+                if version is not None:
+                    raise
+            else:
+                return target
+
+
+def _check_version(export_dir: Path, version: int) -> None:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        raise ValueError(f"`version` must be an integer of at least 0, got {version!r}.")
+    if version in _versions(export_dir):
+        raise FileExistsError(
+            f"`version` must be new, but {version} is in `{export_dir}` already; "
+            f"the next free one is {_next_version(export_dir)}."
+        )
+
+
+def _next_version(export_dir: Path) -> int:
+    return max(_versions(export_dir), default=0) + 1
+
+
+def _versions(export_dir: Path) -> set[int]:
+    if not export_dir.exists():
+        return set()
+    names = (entry.name for entry in export_dir.iterdir())
+    return {int(name) for name in names if name.isascii() and name.isdigit()}
