@@ -35,8 +35,8 @@ def setting(default: Any, *, low: float | None = None, high: float | None = None
 class Config(Mapping):
     """Base of all configs: `config.lr`, `config["lr"]` and `dict(config)` say the same.
 
-    A field that ends in an underscore has the key without it (`lambda_` is `"lambda"`). Lists become
-    tuples, so that nothing in a config can be changed behind the policy that was built from it.
+    A field that ends in an underscore has the key without it (`lambda_` is `"lambda"`). Lists
+    become tuples, so that nothing in a config can change behind the policy built from it.
     """
 
     def __post_init__(self):
@@ -88,8 +88,7 @@ class Config(Mapping):
         Raises:
             ValueError: A class or function was stored by name and `overrides` does not supply it.
         """
-        config_overrides = dict(overrides)
-        values = _merged(stored, config_overrides)
+        values = _merged(stored, overrides)
         missing = list(_class_marks(values))
         if missing:
             listed = ", ".join(f"`{key}` (was {name})" for key, name in missing)
@@ -165,8 +164,8 @@ class PolicyConfig(Config):
         """Checks that a minibatch fits into the train batch."""
         if self.sgd_minibatch_size is not None and self.sgd_minibatch_size > self.train_batch_size:
             raise ValueError(
-                f"`sgd_minibatch_size` must be at most `train_batch_size` ({self.train_batch_size}), "
-                f"got {self.sgd_minibatch_size}."
+                f"`sgd_minibatch_size` must be at most `train_batch_size` "
+                f"({self.train_batch_size}), got {self.sgd_minibatch_size}."
             )
 
     @property
@@ -238,9 +237,8 @@ def _hint_name(hint: Any) -> str:
 def _convert(hint: Any, value: Any, key: str) -> tuple[bool, Any]:
     """Whether `value` fits one plain `hint`, and its converted form."""
     if isinstance(hint, type) and issubclass(hint, Config):
-        return isinstance(value, Mapping), hint.from_dict(value) if isinstance(
-            value, Mapping
-        ) else None
+        fits = isinstance(value, Mapping)
+        return fits, hint.from_dict(value) if fits else None
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (list, tuple)):
             return False, None

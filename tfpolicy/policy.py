@@ -66,7 +66,7 @@ class Policy(abc.ABC):
         """Acts on a batch of observations.
 
         Returns:
-            The policy's own actions [B, ...], the state outputs [B, S] and further columns [B, ...].
+            The policy's own actions [B, ...], the states after it [B, S], further columns [B, ...].
         """
 
     def compute_single_action(self, obs: Any, state: Sequence[Array] | None = None, **kwargs: Any):

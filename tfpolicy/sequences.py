@@ -10,6 +10,23 @@ import numpy as np
 from tfpolicy.columns import Column, as_column, blank, map_column, row_count, select
 
 
+def sequence_ends(batch: Mapping[str, Any]) -> np.ndarray:
+    """Returns `[B]` bool: after which rows the next row is no continuation.
+
+    That is where an episode ends, and where `eps_id` or `unroll_id` change: a batch is put together
+    from fragments of several episodes, most of which go on after it.
+
+    Args:
+        batch: `terminateds` and `truncateds`, and `eps_id` and `unroll_id` where it has them.
+    """
+    ends = np.array(batch["terminateds"], dtype=bool) | np.asarray(batch["truncateds"], dtype=bool)
+    for name in ("eps_id", "unroll_id"):
+        if name in batch:
+            column = np.asarray(batch[name])
+            ends[:-1] |= column[1:] != column[:-1]
+    return ends
+
+
 def sequence_lengths(ends: Any, max_seq_len: int) -> np.ndarray:
     """Returns the lengths of the sequences that consecutive rows are cut into.
 

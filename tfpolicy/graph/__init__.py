@@ -1,0 +1,1 @@
+"""The graph machine: a private graph and session, columns, towers, buffers and learning."""

@@ -1,0 +1,154 @@
+"""The acting part of the graph: observations in, actions and what belongs to them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.distributions import ActionDistribution
+from tfpolicy.exploration import Exploration
+from tfpolicy.graph.layout import column_leaves
+from tfpolicy.graph.placeholders import ColumnSpec, LazyColumns, batch_placeholder
+from tfpolicy.graph.session import GraphSession
+from tfpolicy.models.base import Model
+from tfpolicy.spaces import batch_observations, flatten
+
+
+class Actor:
+    """Everything that acting adds to the graph, and the callables that run it.
+
+    Exploring or not is a choice between two callables, so the graph has no conditional.
+
+    Args:
+        graph_session: The graph.
+        observation_space: The environment's own.
+        model: Maps columns to distribution inputs.
+        action_dist: Makes the distribution.
+        exploration: Makes the exploring actions.
+        specs: Columns that the model may read while acting.
+    """
+
+    def __init__(
+        self,
+        graph_session: GraphSession,
+        observation_space: gym.Space,
+        model: Model,
+        action_dist: ActionDistribution,
+        exploration: Exploration,
+        specs: Mapping[str, ColumnSpec],
+    ):
+        self._observation_space = observation_space
+        self._exploration = exploration
+        self._initial_state = {
+            f"state_in_{index}": state for index, state in enumerate(model.initial_state())
+        }
+        with graph_session.building():
+            columns = LazyColumns(specs, batch_placeholder)
+            obs_leaves = flatten(observation_space, columns["obs"])
+            # While acting every row is a sequence of its own, of length 1.
+            columns.give("seq_lens", tf.ones(tf.shape(obs_leaves[0])[:1], tf.int32))
+            output = model(columns)
+            distribution = action_dist(output.dist_inputs)
+            # Columns beside the observation, in the order in which their leaves are fed.
+            extra_inputs = {k: v for k, v in columns.read.items() if k != "obs"}
+            self.extra_specs = {name: specs[name] for name in extra_inputs}
+            feeds = obs_leaves + tf.nest.flatten(list(extra_inputs.values()))
+            self._scalars = {
+                name: tf.compat.v1.placeholder(tf.float32, [], name)
+                for name in exploration.scalars(0)
+            }
+            seed = tf.compat.v1.placeholder(tf.int32, [2], "seed")
+            explored, explored_logp = exploration.actions(distribution, self._scalars, seed)
+            greedy = distribution.mode()
+            greedy_logp = distribution.log_prob(greedy)
+            scored = tf.nest.map_structure(
+                lambda action: tf.compat.v1.placeholder(action.dtype, action.shape, "action"),
+                greedy,
+            )
+            score = distribution.log_prob(scored)
+        self._structure = tf.nest.map_structure(lambda _: None, greedy)
+        self._num_actions = len(tf.nest.flatten(greedy))
+        self.has_values = output.vf_preds is not None
+        rest = [output.dist_inputs, *([output.vf_preds] if self.has_values else [])]
+        rest += list(output.state_out)
+        fetches = [*tf.nest.flatten(greedy), greedy_logp, *rest]
+        exploring = [*tf.nest.flatten(explored), explored_logp, *rest]
+        # One device, one small graph: the thread that calls runs it.
+        make = graph_session.callable
+        self._act_greedily = make(feeds, fetches, on_calling_thread=True)
+        self._explore = make(
+            [*feeds, seed, *self._scalars.values()], exploring, on_calling_thread=True
+        )
+        self._score = make([*feeds, *tf.nest.flatten(scored)], [score], on_calling_thread=True)
+        if self.has_values:
+            self._values = make(feeds, [output.vf_preds], on_calling_thread=True)
+
+    def act(
+        self, feeds: Sequence[np.ndarray], seed: np.ndarray | None, timestep: int
+    ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
+        """Acts on one array for each input leaf.
+
+        Args:
+            feeds: Arrays [B, ...], observation leaves first.
+            seed: Decides the draw; `None` acts greedily.
+            timestep: What schedules of the exploration go by.
+
+        Returns:
+            Actions [B, ...], states after them [B, S], further columns [B, ...].
+        """
+        if seed is None:
+            results = self._act_greedily(*feeds)
+        else:
+            scalars = [np.float32(v) for v in self._exploration.scalars(timestep).values()]
+            results = self._explore(*feeds, seed, *scalars)
+        count = self._num_actions
+        actions = results[0] if count == 1 else results[:count]
+        if count != 1 or self._structure is not None:
+            actions = tf.nest.pack_sequence_as(self._structure, results[:count])
+        logp = results[count]
+        extras = {
+            "action_dist_inputs": results[count + 1],
+            "action_logp": logp,
+            "action_prob": np.exp(logp),
+        }
+        first_state = count + 2
+        if self.has_values:
+            extras["vf_preds"] = results[first_state]
+            first_state += 1
+        return actions, results[first_state:], extras
+
+    def log_probs(self, feeds: Sequence[np.ndarray], actions: Sequence[np.ndarray]) -> np.ndarray:
+        """Log-probabilities [B] of given actions, leaves [B, ...]."""
+        return self._score(*feeds, *actions)[0]
+
+    def values(self, feeds: Sequence[np.ndarray]) -> np.ndarray:
+        """State values [B]."""
+        return self._values(*feeds)[0]
+
+    def feeds(self, columns: Mapping[str, Any]) -> list[np.ndarray]:
+        """One array for each input leaf out of columns [B, ...] by name.
+
+        Raises:
+            KeyError: A column that the model reads is missing; missing states are the initial ones.
+            ValueError: A column has the wrong shape or dtype.
+        """
+        if "obs" not in columns:
+            raise KeyError(f"Acting needs the column 'obs', got: {', '.join(columns)}.")
+        leaves = batch_observations(self._observation_space, columns["obs"])
+        num_rows = len(leaves[0])
+        for name, spec in self.extra_specs.items():
+            value = columns.get(name)
+            if value is None and name in self._initial_state:
+                value = np.repeat(self._initial_state[name][None], num_rows, axis=0)
+            elif value is None:
+                raise KeyError(f"Acting needs the column {name!r}, got: {', '.join(columns)}.")
+            added = column_leaves(name, value, spec)
+            for leaf in added:
+                if len(leaf) != num_rows:
+                    raise ValueError(f"Column `{name}`: expected {num_rows} rows, got {len(leaf)}.")
+            leaves += added
+        return leaves

@@ -1,0 +1,110 @@
+"""A loaded batch that stays on the devices while minibatches are taken from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.graph.session import GraphSession
+
+
+class DeviceBuffer:
+    """Holds the columns of one train batch, dealt over the devices.
+
+    A *unit* is what must stay together: a row, or a sequence of a recurrent batch. Unit `u` goes to
+    device `u % n`, so that what all devices see at one offset is what one device would see there.
+    Units left over (fewer than devices) are dropped and counted.
+
+    Args:
+        graph_session: The graph it is built in.
+        devices: Where the shares live.
+        unit_specs: The spec of one unit of each leaf; dimensions may be `None`.
+        name: Prefix of the variables' names.
+    """
+
+    def __init__(
+        self,
+        graph_session: GraphSession,
+        devices: Sequence[str | None],
+        unit_specs: Sequence[tf.TensorSpec],
+        name: str,
+    ):
+        self._devices = devices
+        self.num_units = 0
+        self.num_dropped = 0
+        self._variables: list[list[tf.Variable]] = []
+        inputs, assigned = [], []
+        for index, device in enumerate(devices):
+            share = []
+            for leaf, spec in enumerate(unit_specs):
+                with tf.device(device):
+                    variable = _resizable_variable(spec, f"{name}/tower_{index}/column_{leaf}")
+                placeholder = tf.compat.v1.placeholder(spec.dtype, variable.shape)
+                share.append(variable)
+                inputs.append(placeholder)
+                assigned.append(variable.assign(placeholder).op)
+            self._variables.append(share)
+        self._load = graph_session.callable(inputs, [], assigned)
+        graph_session.initialize([v for share in self._variables for v in share])
+
+    def load(self, leaves: Sequence[np.ndarray]) -> None:
+        """Copies the leaves, [U, ...] each, onto the devices.
+
+        Raises:
+            ValueError: There are fewer units than devices.
+        """
+        num_devices = len(self._devices)
+        num_units = len(leaves[0])
+        if num_units < num_devices:
+            raise ValueError(
+                f"A batch must have at least one row (or sequence) for each of the {num_devices} "
+                f"towers, got {num_units}."
+            )
+        kept = num_units - num_units % num_devices
+        shares: list[Any] = []
+        for index in range(num_devices):
+            shares += [np.ascontiguousarray(leaf[index:kept:num_devices]) for leaf in leaves]
+        self._load(*shares)
+        self.num_units = kept // num_devices
+        self.num_dropped = num_units - kept
+
+    def read(self, tower: int) -> list[tf.Tensor]:
+        """Tensors of the whole share of one tower."""
+        with tf.device(self._devices[tower]):
+            return [variable.read_value() for variable in self._variables[tower]]
+
+
+def epoch_permutations(seed: Any, num_epochs: Any, num_units: Any) -> tf.Tensor:
+    """One random order of the units for each epoch.
+
+    Every device takes its own units in this same order, so that the minibatch of all devices
+    together is a random one too.
+
+    Args:
+        seed: [2] int32.
+        num_epochs: Scalar int32.
+        num_units: Units per device, scalar int32.
+
+    Returns:
+        [num_epochs, num_units] int32.
+    """
+    keys = tf.random.stateless_uniform([num_epochs, num_units], seed)
+    return tf.argsort(keys, axis=1, stable=True)
+
+
+def _resizable_variable(spec: tf.TensorSpec, name: str) -> tf.Variable:
+    empty = np.zeros([0] + [size or 0 for size in spec.shape], spec.dtype.as_numpy_dtype)
+    return tf.compat.v1.Variable(
+        empty,
+        trainable=False,
+        # Not a global variable: its content is no state of the policy.
+        collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+        validate_shape=False,
+        shape=[None, *spec.shape],
+        dtype=spec.dtype,
+        use_resource=True,
+        name=name,
+    )

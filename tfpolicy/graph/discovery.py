@@ -1,0 +1,67 @@
+"""Finding out which columns the hooks of a policy really read, by running them once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.graph.placeholders import ColumnSpec, LazyColumns, batch_placeholder
+from tfpolicy.graph.towers import TrainBatch
+from tfpolicy.sample_batch import SampleBatch
+from tfpolicy.spaces import leaf_spaces, unflatten
+
+
+def sample_rows(space: gym.Space, num_rows: int, seed: int) -> Any:
+    """Rows drawn from a space, in its structure; neither the space nor anyone's seed changes.
+
+    Drawn rather than zero, because some networks cannot take an observation of zeros.
+    """
+    columns = []
+    for index, leaf in enumerate(leaf_spaces(space, "leaf").values()):
+        own = copy.deepcopy(leaf)
+        own.seed(seed + index)
+        columns.append(np.stack([np.asarray(own.sample(), leaf.dtype) for _ in range(num_rows)]))
+    return unflatten(space, columns)
+
+
+def recording_batch(columns: Mapping[str, Any]) -> tuple[SampleBatch, set[str]]:
+    """A batch, and the set that fills with the names read from it or from what is made of it."""
+    reads: set[str] = set()
+
+    class RecordingBatch(SampleBatch):
+        def __getitem__(self, key: Any) -> Any:
+            if isinstance(key, str):
+                reads.add(key)
+            return super().__getitem__(key)
+
+        def get(self, key: str, default: Any = None) -> Any:
+            reads.add(key)
+            return super().get(key, default)
+
+    return RecordingBatch(columns), reads
+
+
+def columns_read(
+    function: Callable[[TrainBatch], Any],
+    specs: Mapping[str, ColumnSpec],
+    coefficients: Mapping[str, tf.Variable],
+    padded: bool,
+) -> list[str]:
+    """Names of the columns that a loss reads; the operations it makes are thrown away.
+
+    Raises:
+        KeyError: It reads a column that is not in `specs`.
+    """
+    columns = LazyColumns(specs, batch_placeholder)
+
+    def trace() -> tf.Tensor:
+        function(TrainBatch(columns, coefficients, padded))
+        return tf.constant(0)
+
+    tf.function(trace, autograph=False).get_concrete_function()
+    return list(columns.read)

@@ -1,0 +1,143 @@
+"""How the columns of a train batch lie in memory: as rows, or as padded sequences of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.graph.placeholders import ColumnSpec
+
+_PER_SEQUENCE = re.compile(r"seq_lens|state_in_\d+")
+
+
+class TrainLayout:
+    """Converts between a batch and the flat list of leaves that the graph takes.
+
+    A *unit* is a row, or with `max_seq_len` a sequence of so many rows: what may not be torn apart
+    by minibatches or towers. Leaves are [U, ...] per row, [U, T, ...] per sequence of rows.
+
+    Args:
+        specs: The columns that learning reads, with specs of one row.
+        max_seq_len: Length of the padded sequences; `None` for rows.
+    """
+
+    def __init__(self, specs: Mapping[str, ColumnSpec], max_seq_len: int | None = None):
+        self.specs = dict(sorted(specs.items()))
+        self.max_seq_len = max_seq_len
+        self.rows_per_unit = max_seq_len or 1
+        self._leaf_names = [
+            name for name, spec in self.specs.items() for _ in tf.nest.flatten(spec)
+        ]
+        self._row_specs = tf.nest.flatten(self.specs)
+
+    @property
+    def batch_specs(self) -> dict[str, Any]:
+        """The columns with specs [B, ...], as one tower's loss sees them."""
+        return tf.nest.map_structure(_with_free_batch, self.specs)
+
+    @property
+    def unit_specs(self) -> list[tf.TensorSpec]:
+        """The spec of one unit of each leaf."""
+        if self.max_seq_len is None:
+            return self._row_specs
+        return [
+            spec
+            if _per_sequence(name)
+            else tf.TensorSpec([self.max_seq_len, *spec.shape], spec.dtype)
+            for name, spec in zip(self._leaf_names, self._row_specs, strict=True)
+        ]
+
+    @property
+    def input_specs(self) -> list[tf.TensorSpec]:
+        """Specs of the leaves with any number of units."""
+        return [_with_free_batch(spec) for spec in self.unit_specs]
+
+    def leaves(self, batch: Mapping[str, Any]) -> list[np.ndarray]:
+        """Takes the columns that learning reads out of a batch and checks them.
+
+        Args:
+            batch: Columns [B, ...]; B is U * T, and `seq_lens` and the states are [U, ...], if
+                there are sequences.
+
+        Raises:
+            KeyError: A column is missing.
+            ValueError: A column has the wrong shape or dtype.
+        """
+        missing = [name for name in self.specs if name not in batch]
+        if missing:
+            raise KeyError(
+                f"The batch lacks what learning reads: {', '.join(missing)}. "
+                f"It has: {', '.join(batch)}."
+            )
+        leaves = []
+        for name, spec in self.specs.items():
+            leaves += column_leaves(name, batch[name], spec)
+        return [
+            self._as_units(name, leaf) for name, leaf in zip(self._leaf_names, leaves, strict=True)
+        ]
+
+    def num_valid(self, leaves: Sequence[Any]) -> Any:
+        """How many real rows `leaves` have, for arrays (an int) or tensors (an int32 scalar)."""
+        if self.max_seq_len is None:
+            first = leaves[0]
+            return tf.shape(first)[0] if tf.is_tensor(first) else len(first)
+        seq_lens = leaves[self._leaf_names.index("seq_lens")]
+        return tf.reduce_sum(seq_lens) if tf.is_tensor(seq_lens) else int(np.sum(seq_lens))
+
+    def as_rows(self, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Flattens sequences to the rows that a loss sees; states and `seq_lens` stay."""
+        if self.max_seq_len is None:
+            return list(leaves)
+        return [
+            leaf if _per_sequence(name) else tf.reshape(leaf, [-1, *spec.shape])
+            for name, leaf, spec in zip(self._leaf_names, leaves, self._row_specs, strict=True)
+        ]
+
+    def _as_units(self, name: str, leaf: np.ndarray) -> np.ndarray:
+        if self.max_seq_len is None or _per_sequence(name):
+            return leaf
+        return leaf.reshape(-1, self.max_seq_len, *leaf.shape[1:])
+
+
+def column_leaves(name: str, value: Any, spec: ColumnSpec) -> list[np.ndarray]:
+    """The leaves of one column, each [B, ...] of the dtype of its spec.
+
+    Raises:
+        ValueError: The structure, a shape or a dtype does not fit.
+    """
+    if isinstance(spec, tf.TensorSpec):
+        return [_checked(name, value, spec)]
+    try:
+        tf.nest.assert_same_structure(spec, value, check_types=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Column `{name}`: expected the structure {spec}: {error}") from None
+    pairs = zip(tf.nest.flatten(value), tf.nest.flatten(spec), strict=True)
+    return [_checked(name, leaf, leaf_spec) for leaf, leaf_spec in pairs]
+
+
+def _per_sequence(name: str) -> bool:
+    return _PER_SEQUENCE.fullmatch(name) is not None
+
+
+def _with_free_batch(spec: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *spec.shape], spec.dtype)
+
+
+def _checked(name: str, value: Any, spec: tf.TensorSpec) -> np.ndarray:
+    array = np.asarray(value)
+    dtype = spec.dtype.as_numpy_dtype
+    if array.shape[1:] != tuple(spec.shape) or array.ndim == 0:
+        expected = ", ".join(["B", *map(str, spec.shape)])
+        raise ValueError(f"Column `{name}`: expected shape ({expected}), got {array.shape}.")
+    if array.dtype == dtype:
+        return array
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ValueError(f"Column `{name}`: expected {spec.dtype.name}, got {array.dtype}.")
+    converted = array.astype(dtype)
+    if array.dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise ValueError(f"Column `{name}`: a value does not fit into {spec.dtype.name}.")
+    return converted

@@ -1,0 +1,283 @@
+"""Learning: gradients of all towers, one checked update, minibatch SGD over a loaded batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.graph.buffer import DeviceBuffer, epoch_permutations
+from tfpolicy.graph.layout import TrainLayout
+from tfpolicy.graph.session import GraphSession
+from tfpolicy.graph.towers import Tower, combine
+from tfpolicy.ops.stats import global_norm_clip
+
+GRAD_NORM = "grad_gnorm"
+
+
+class Gradients(NamedTuple):
+    """The averaged and clipped gradients of all towers.
+
+    Attributes:
+        values: One for each variable that the loss depends on.
+        stats: [K] float32, the loss's statistics and last the norm before clipping.
+        finite: Scalar bool: whether the loss and all gradients are finite.
+    """
+
+    values: list[tf.Tensor]
+    stats: tf.Tensor
+    finite: tf.Tensor
+
+
+class Learner:
+    """Everything that learning adds to the graph; made once, before the graph is finalized.
+
+    Args:
+        graph_session: The graph.
+        layout: The columns that learning reads.
+        towers: One for each device.
+        variables: The trainable variables.
+        optimizer: Any `tf.compat.v1.train.Optimizer`.
+        minibatch_units: Units of one SGD step on each device.
+        num_buffers: How many batches can be loaded at once.
+        grad_clip: Largest global norm of the averaged gradients; `None` for no limit.
+        check_numerics: Whether an update that is not finite is refused.
+        jit_compile: Whether steps on loaded batches are compiled: the whole loop on one device,
+            each tower's gradients on several. Batches that are fed are never compiled, since each
+            number of rows would be compiled anew.
+    """
+
+    def __init__(
+        self,
+        graph_session: GraphSession,
+        layout: TrainLayout,
+        towers: Sequence[Tower],
+        variables: Sequence[tf.Variable],
+        optimizer: tf.compat.v1.train.Optimizer,
+        *,
+        minibatch_units: int,
+        num_buffers: int = 1,
+        grad_clip: float | None = None,
+        check_numerics: bool = True,
+        jit_compile: bool = False,
+    ):
+        self._graph_session = graph_session
+        self._layout = layout
+        self._towers = towers
+        self._variables = list(variables)
+        self._optimizer = optimizer
+        self._minibatch_units = minibatch_units
+        self._grad_clip = grad_clip
+        self._check_numerics = check_numerics
+        self._compiled = jit_compile
+        # A compiled function runs on one device, so of several towers each is compiled.
+        self._compile_whole = jit_compile and len(towers) == 1
+        # Traced once each, and called from all three ways to learn.
+        self._gradients = tf.function(self._trace_gradients, autograph=False)
+        self._step = tf.function(self._trace_step, autograph=False)
+        with graph_session.building():
+            self._build_fed()
+            devices = [tower.device for tower in towers]
+            specs = layout.unit_specs
+            self.buffers = [
+                DeviceBuffer(graph_session, devices, specs, f"buffer_{index}")
+                for index in range(num_buffers)
+            ]
+            self._learn_loaded = [self._build_loaded(buffer) for buffer in self.buffers]
+            self._learn_all = [self._build_loop(buffer) for buffer in self.buffers]
+
+    @property
+    def stat_names(self) -> tuple[str, ...]:
+        """Names of the statistics in the order of the result vectors."""
+        return (*self._towers[0].stat_names, GRAD_NORM)
+
+    def learn_on_leaves(self, leaves: Sequence[np.ndarray]) -> dict[str, float]:
+        """One step on all units; towers get uneven shares and count by their valid rows."""
+        finite, stats = self._learn_fed(*self._deal(leaves))
+        return self._checked(finite, stats)
+
+    def gradients_of_leaves(
+        self, leaves: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray | None], dict[str, float]]:
+        """The averaged, clipped gradients, `None` where the loss does not depend on a variable."""
+        finite, stats, *values = self._compute_fed(*self._deal(leaves))
+        stats = self._checked(finite, stats)
+        present = iter(values)
+        return [next(present) if has else None for has in self._towers[0].has_gradient], stats
+
+    def apply_gradients(self, gradients: Sequence[np.ndarray | None]) -> None:
+        """Applies what `gradients_of_leaves` gave.
+
+        Raises:
+            ValueError: Number or shapes differ from the variables'.
+            FloatingPointError: A gradient is not finite.
+        """
+        names = [variable.name.removesuffix(":0") for variable in self._variables]
+        if len(gradients) != len(names):
+            raise ValueError(f"Expected {len(names)} gradients, got {len(gradients)}.")
+        arrays = []
+        rows = zip(names, self._variables, gradients, self._towers[0].has_gradient, strict=True)
+        for name, variable, gradient, has_gradient in rows:
+            if (gradient is not None) != has_gradient:
+                expected = "an array" if has_gradient else "None"
+                raise ValueError(f"Gradient of {name}: expected {expected}.")
+            if gradient is None:
+                continue
+            if np.shape(gradient) != tuple(variable.shape):
+                raise ValueError(
+                    f"Gradient of {name}: expected shape {tuple(variable.shape)}, "
+                    f"got {np.shape(gradient)}."
+                )
+            if self._check_numerics and not np.isfinite(gradient).all():
+                raise FloatingPointError(f"Gradient of {name} is not finite; nothing was applied.")
+            arrays.append(np.asarray(gradient, variable.dtype.as_numpy_dtype))
+        self._apply_fed(*arrays)
+
+    def learn_on_loaded(self, buffer_index: int, offset_units: int) -> dict[str, float]:
+        """One step on the units from `offset_units` on of every device."""
+        finite, stats = self._learn_loaded[buffer_index](np.int32(offset_units))
+        return self._checked(finite, stats)
+
+    def learn_on_buffer(
+        self, buffer_index: int, num_epochs: int, seed: np.ndarray, shuffle: bool
+    ) -> dict[str, float]:
+        """All epochs in one session call; the statistics are means over the last epoch."""
+        run = self._learn_all[buffer_index]
+        finite, stats = run(np.int32(num_epochs), seed, np.bool_(shuffle))
+        return self._checked(finite, stats)
+
+    def _build_fed(self) -> None:
+        """Learning, computing and applying on what the caller hands in."""
+        inputs, shares, counts = [], [], []
+        for _ in self._towers:
+            leaves = [_placeholder(spec) for spec in self._layout.input_specs]
+            count = tf.compat.v1.placeholder(tf.int32, [])
+            inputs += [*leaves, count]
+            shares.append(leaves)
+            counts.append(count)
+        result = self._gradients(shares, counts, False)
+        fed = [tf.compat.v1.placeholder(value.dtype, value.shape) for value in result.values]
+        # The first call makes the optimizer's variables; it must not happen inside a function.
+        applied = self._apply(fed)
+        call = self._graph_session.callable
+        self._apply_fed = call(fed, [], [applied])
+        self._compute_fed = call(inputs, [result.finite, result.stats, *result.values])
+        self._learn_fed = call(inputs, list(self._step(shares, counts, False)))
+
+    def _build_loaded(self, buffer: DeviceBuffer) -> Any:
+        offset = tf.compat.v1.placeholder(tf.int32, [])
+        end = offset + self._minibatch_units
+        shares = []
+        for index, tower in enumerate(self._towers):
+            with tf.device(tower.device):
+                shares.append([leaf[offset:end] for leaf in buffer.read(index)])
+        step = tf.function(self._step_on_units, autograph=False, jit_compile=self._compile_whole)
+        return self._graph_session.callable([offset], list(step(shares)))
+
+    def _build_loop(self, buffer: DeviceBuffer) -> Any:
+        num_epochs = tf.compat.v1.placeholder(tf.int32, [])
+        seed = tf.compat.v1.placeholder(tf.int32, [2])
+        shuffle = tf.compat.v1.placeholder(tf.bool, [])
+        shares = [buffer.read(index) for index in range(len(self._towers))]
+        num_units = tf.shape(shares[0][0])[0]
+        in_order = tf.tile(tf.range(num_units)[None], [num_epochs, 1])
+        order = tf.where(shuffle, epoch_permutations(seed, num_epochs, num_units), in_order)
+        loop = tf.function(self._loop, autograph=False, jit_compile=self._compile_whole)
+        fetches = list(loop(order, shares))
+        return self._graph_session.callable([num_epochs, seed, shuffle], fetches)
+
+    def _loop(self, order: tf.Tensor, shares: list[list[tf.Tensor]]) -> tuple[Any, Any]:
+        """Runs minibatches until all epochs are over or an update is refused.
+
+        Args:
+            order: [E, U] int32, the order of the units in each epoch.
+            shares: For each tower its leaves [U, ...].
+        """
+        num_units = tf.shape(order)[1]
+        size = tf.minimum(self._minibatch_units, num_units)
+        per_epoch = num_units // size
+        num_steps = tf.shape(order)[0] * per_epoch
+
+        def step(index: Any, _: Any, sums: Any) -> tuple[Any, Any, Any]:
+            position = index % per_epoch
+            units = tf.gather(order[index // per_epoch], position * size + tf.range(size))
+            minibatches = []
+            for tower, share in zip(self._towers, shares, strict=True):
+                with tf.device(tower.device):
+                    minibatches.append([tf.gather(leaf, units) for leaf in share])
+            finite, stats = self._step_on_units(minibatches)
+            # A refused step is reported alone: a sum would hide which term was not finite.
+            fresh = tf.logical_or(tf.equal(position, 0), tf.logical_not(finite))
+            return index + 1, finite, tf.where(fresh, stats, sums + stats)
+
+        _, finite, sums = tf.while_loop(
+            lambda index, finite, _: tf.logical_and(index < num_steps, finite),
+            step,
+            (tf.constant(0), tf.constant(True), tf.zeros(len(self.stat_names))),
+        )
+        count = tf.where(finite, tf.cast(per_epoch, tf.float32), 1.0)
+        return finite, sums / count
+
+    def _step_on_units(self, shares: list[list[tf.Tensor]]) -> tuple[Any, Any]:
+        counts = [self._layout.num_valid(share) for share in shares]
+        return self._step(shares, counts, self._compiled)
+
+    def _trace_step(
+        self, shares: list[list[tf.Tensor]], counts: list[tf.Tensor], compiled: bool
+    ) -> tuple[Any, Any]:
+        """One update, applied only if it is finite."""
+        result = self._gradients(shares, counts, compiled)
+
+        def apply() -> tf.Tensor:
+            with tf.control_dependencies([self._apply(result.values)]):
+                return tf.constant(True)
+
+        done = tf.cond(result.finite, apply, lambda: tf.constant(False))
+        return done, result.stats
+
+    def _trace_gradients(
+        self, shares: list[list[tf.Tensor]], counts: list[tf.Tensor], compiled: bool
+    ) -> Gradients:
+        outputs = [
+            tower(self._layout.as_rows(share), compiled=compiled)
+            for tower, share in zip(self._towers, shares, strict=True)
+        ]
+        total = combine(outputs, counts, self._towers[0].reduction)
+        values, norm = global_norm_clip(total.gradients, self._grad_clip)
+        finite = tf.logical_and(tf.math.is_finite(total.stats[0]), tf.math.is_finite(norm))
+        if not self._check_numerics:
+            finite = tf.ones_like(finite)
+        return Gradients(list(values), tf.concat([total.stats, norm[None]], axis=0), finite)
+
+    def _apply(self, values: Sequence[tf.Tensor]) -> tf.Operation:
+        has_gradient = self._towers[0].has_gradient
+        trained = [v for v, has in zip(self._variables, has_gradient, strict=True) if has]
+        return self._optimizer.apply_gradients(zip(values, trained, strict=True))
+
+    def _deal(self, leaves: Sequence[np.ndarray]) -> list[Any]:
+        """Shares of all towers with their numbers of valid rows, in the order of the inputs."""
+        num_towers = len(self._towers)
+        feeds: list[Any] = []
+        for index in range(num_towers):
+            share = [leaf[index::num_towers] for leaf in leaves]
+            count = self._layout.num_valid(share)
+            if not count:
+                # A loss need not stand zero rows, so an idle tower gets one that counts nothing.
+                share = [leaf[:1] for leaf in leaves]
+            feeds += [*share, np.int32(count)]
+        return feeds
+
+    def _checked(self, finite: Any, stats: np.ndarray) -> dict[str, float]:
+        named = dict(zip(self.stat_names, stats.tolist(), strict=True))
+        if not finite:
+            terms = ", ".join(f"{name}={value:.6g}" for name, value in named.items())
+            raise FloatingPointError(
+                f"The loss or its gradients are not finite; the update was not applied: {terms}."
+            )
+        return named
+
+
+def _placeholder(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.compat.v1.placeholder(spec.dtype, spec.shape)

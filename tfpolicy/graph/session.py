@@ -1,0 +1,209 @@
+"""One private graph with its session: callables, weights in and out, closing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+
+
+class GraphSession:
+    """Owns a `tf.Graph` and the `tf.compat.v1.Session` that runs it.
+
+    Nothing global is entered: eager execution outside stays as it is, and several of these live in
+    one process, and in several threads, without knowing of each other. Callables may be called from
+    any thread; building is for one thread at a time.
+
+    Args:
+        num_cpu_devices: How many `/CPU:i` devices the session has.
+        intra_op_threads: Threads within one operation; 0 lets TensorFlow decide.
+        inter_op_threads: Threads between operations; 0 lets TensorFlow decide.
+        fuse_kernels: Whether TensorFlow may put fused kernels into the graph. It also does so in
+            compiled functions that other functions call, where XLA does not know them.
+    """
+
+    def __init__(
+        self,
+        num_cpu_devices: int = 1,
+        intra_op_threads: int = 0,
+        inter_op_threads: int = 0,
+        *,
+        fuse_kernels: bool = True,
+    ):
+        self.graph = tf.Graph()
+        options = tf.compat.v1.ConfigProto(
+            device_count={"CPU": num_cpu_devices},
+            intra_op_parallelism_threads=intra_op_threads,
+            inter_op_parallelism_threads=inter_op_threads,
+            # Some integer and string operations have no kernel on a GPU.
+            allow_soft_placement=True,
+        )
+        # Without this the first session takes all memory of every GPU.
+        options.gpu_options.allow_growth = True
+        if not fuse_kernels:
+            rewrites = options.graph_options.rewrite_options
+            rewrites.remapping = rewriter_config_pb2.RewriterConfig.OFF
+        self.session = tf.compat.v1.Session(graph=self.graph, config=options)
+        self._pid = os.getpid()
+        self._closed = False
+        self._readers: dict[tuple[str, ...], Callable] = {}
+        self._writers: dict[tuple[str, ...], Callable] = {}
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Makes this graph and session the default ones; Keras needs both."""
+        self.check_usable()
+        with self.graph.as_default(), self.session.as_default():
+            yield
+
+    def check_usable(self) -> None:
+        """Raises a `RuntimeError` after `close` and in a forked child."""
+        if self._closed:
+            raise RuntimeError("This policy was closed; build or restore a new one.")
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "This policy's TensorFlow session belongs to the process that built it, and this "
+                "is a fork of that process. Build the policy after forking, or start processes "
+                'with the "spawn" method: a policy can be pickled.'
+            )
+
+    def callable(
+        self,
+        feeds: Sequence[tf.Tensor],
+        fetches: Sequence[tf.Tensor],
+        targets: Sequence[tf.Operation] = (),
+        *,
+        on_calling_thread: bool = False,
+    ) -> Callable[..., list[Any]]:
+        """A function of arrays, one for each of `feeds`, that returns the values of `fetches`.
+
+        Far cheaper to call than `Session.run`, since feeds and fetches are resolved only once.
+
+        Args:
+            feeds: Placeholders, in the order of the function's arguments.
+            fetches: What to return.
+            targets: Operations to run without returning anything.
+            on_calling_thread: Whether the graph runs on the thread that calls, which saves waking
+                another one; worth it for small graphs. Not for graphs over several devices.
+        """
+        run = None
+
+        def call(*values: Any) -> list[Any]:
+            nonlocal run
+            if self._closed or os.getpid() != self._pid:
+                self.check_usable()
+            if run is None:
+                # Optimizing a graph takes long, and few policies use every callable.
+                run = make_callable(self.session, feeds, fetches, targets, on_calling_thread)
+            return run(*values)
+
+        return call
+
+    def initialize(self, variables: Sequence[tf.Variable]) -> None:
+        """Runs the initializers of `variables`."""
+        with self.building():
+            self.session.run([variable.initializer for variable in variables])
+
+    def prepare_access(self, variables: Sequence[tf.Variable]) -> None:
+        """Makes the operations that `read` and `write` need for this group of variables.
+
+        Both move a whole group in one session call, and neither can add to a finalized graph.
+        """
+        key = variable_names(variables)
+        with self.building():
+            values = [variable.read_value() for variable in variables]
+            inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
+            assigned = [v.assign(x).op for v, x in zip(variables, inputs, strict=True)]
+        self._readers[key] = self.callable([], values)
+        self._writers[key] = self.callable(inputs, [], assigned)
+
+    def read(self, variables: Sequence[tf.Variable]) -> dict[str, np.ndarray]:
+        """The values of a group of variables by name."""
+        key = variable_names(variables)
+        return dict(zip(key, self._readers[key](), strict=True))
+
+    def write(self, variables: Sequence[tf.Variable], values: Mapping[str, np.ndarray]) -> None:
+        """Assigns a group of variables; `values` must have passed `check_values`."""
+        key = variable_names(variables)
+        arrays = [
+            np.asarray(values[name], variable.dtype.as_numpy_dtype)
+            for name, variable in zip(key, variables, strict=True)
+        ]
+        self._writers[key](*arrays)
+
+    def finalize(self) -> None:
+        """Closes the graph: from here on no method can add an operation."""
+        self.graph.finalize()
+
+    def close(self) -> None:
+        """Frees the session and everything on its devices; later calls raise."""
+        if not self._closed:
+            self._closed = True
+            self._readers.clear()
+            self._writers.clear()
+            if os.getpid() == self._pid:
+                self.session.close()
+
+
+def variable_names(variables: Sequence[tf.Variable]) -> tuple[str, ...]:
+    """The names under which variables are stored: without the output number."""
+    return tuple(variable.name.removesuffix(":0") for variable in variables)
+
+
+def check_values(
+    variables: Sequence[tf.Variable], values: Mapping[str, np.ndarray], what: str
+) -> None:
+    """Checks that `values` has just the variables' names, with their shapes and safe dtypes.
+
+    Raises:
+        ValueError: It has not; missing, unexpected and mis-shaped names are all listed.
+    """
+    expected = dict(zip(variable_names(variables), variables, strict=True))
+    problems = []
+    missing = [name for name in expected if name not in values]
+    unexpected = [name for name in values if name not in expected]
+    if missing:
+        problems.append(f"missing: {', '.join(missing)}")
+    if unexpected:
+        problems.append(f"unexpected: {', '.join(map(str, unexpected))}")
+    for name, variable in expected.items():
+        if name not in values:
+            continue
+        value = np.asarray(values[name])
+        if value.shape != tuple(variable.shape):
+            problems.append(f"{name}: expected shape {tuple(variable.shape)}, got {value.shape}")
+        elif not np.can_cast(value.dtype, variable.dtype.as_numpy_dtype, "same_kind"):
+            problems.append(f"{name}: expected {variable.dtype.name}, got {value.dtype}")
+    if problems:
+        raise ValueError(f"The {what} do not fit; nothing was assigned. " + "; ".join(problems))
+
+
+def make_callable(
+    session: tf.compat.v1.Session,
+    feeds: Sequence[tf.Tensor],
+    fetches: Sequence[tf.Tensor],
+    targets: Sequence[tf.Operation] = (),
+    on_calling_thread: bool = False,
+) -> Callable[..., list[Any]]:
+    """The fastest callable that this TensorFlow offers.
+
+    `_make_callable_from_options` is private, but has stood unchanged since TensorFlow 1.x and
+    Keras is built on it. The public way takes several times as long for a small graph.
+    """
+    try:
+        from_options = session._make_callable_from_options
+    except AttributeError:
+        run = session.make_callable([list(fetches), list(targets)], list(feeds))
+        return lambda *values: run(*values)[0]
+    options = config_pb2.CallableOptions()
+    options.feed.extend(tensor.name for tensor in feeds)
+    options.fetch.extend(tensor.name for tensor in fetches)
+    options.target.extend(operation.name for operation in targets)
+    if on_calling_thread:
+        options.run_options.inter_op_thread_pool = -1
+    return from_options(options)

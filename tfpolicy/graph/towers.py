@@ -1,0 +1,197 @@
+"""One loss per device on its share of the rows, and one update out of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfpolicy.graph.placeholders import unknown_column
+from tfpolicy.models.base import Model
+from tfpolicy.ops.masking import masked_mean
+
+# The total loss leads the statistics of every tower.
+TOTAL_LOSS = "total_loss"
+
+
+class LossOutput(NamedTuple):
+    """What a policy's loss gives.
+
+    Attributes:
+        loss: Scalar to be minimised.
+        stats: Scalars by name, means over the valid rows; they are averaged over the towers by
+            the number of their valid rows.
+        reduction: `"mean"` or `"sum"`: how `loss` was reduced over the rows. Gradients of means
+            are averaged over towers by rows, those of sums are added.
+    """
+
+    loss: tf.Tensor
+    stats: Mapping[str, tf.Tensor]
+    reduction: str = "mean"
+
+
+class TrainBatch(Mapping):
+    """The columns of one tower, as the loss sees them.
+
+    Attributes:
+        mask: [B] bool, false for padded rows; `None` when no row is padded.
+        coefficients: Scheduled and adaptive scalars by name.
+
+    Args:
+        columns: Tensors [B, ...] by name.
+        coefficients: See above.
+        padded: Whether the rows are padded sequences, whose lengths are in `seq_lens`.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Any], coefficients: Mapping[str, tf.Tensor], padded: bool
+    ):
+        self._columns = columns
+        self.coefficients = coefficients
+        self.mask = sequence_mask(columns) if padded else None
+
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        """The mean of `values` [B] over the valid rows."""
+        return masked_mean(values, self.mask)
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "dones" and "dones" not in self._columns:
+            return tf.logical_or(self["terminateds"], self["truncateds"])
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+class FixedColumns(dict):
+    """Columns that exist; asking for another names those that do."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(unknown_column(name, list(self)))
+
+
+class TowerOutput(NamedTuple):
+    """What one device computes.
+
+    Attributes:
+        gradients: One for each variable that the loss depends on.
+        stats: [K] float32, the total loss and then the loss's statistics.
+    """
+
+    gradients: tuple[tf.Tensor, ...]
+    stats: tf.Tensor
+
+
+def sequence_mask(columns: Mapping[str, Any]) -> tf.Tensor:
+    """[S * T] bool: which rows of the padded sequences are real."""
+    seq_lens = columns["seq_lens"]
+    num_rows = tf.shape(tf.nest.flatten(columns["obs"])[0])[0]
+    length = num_rows // tf.shape(seq_lens)[0]
+    return tf.reshape(tf.sequence_mask(seq_lens, length), [-1])
+
+
+class Tower:
+    """The loss and its gradients as one function of weights and columns, pinned to a device.
+
+    The function is traced once and called from every place that learns: with fed columns, with a
+    slice of a buffer, inside the loop over all minibatches.
+
+    Args:
+        device: Where it runs, for instance `"/GPU:0"`; `None` leaves it to TensorFlow.
+        model: The model; the function gets its weights handed in.
+        variables: The trainable variables.
+        coefficients: Variables that the loss may read, by name.
+        loss: Maps a `TrainBatch` to a `LossOutput`.
+        gradients: Maps the loss and the tensors that stand for the variables to gradients.
+        columns: The structure of the columns, with specs [B, ...] for leaves.
+        padded: Whether the rows are padded sequences.
+        compiles_itself: Whether the compiled form is a compiled function, or is only ever called
+            from one.
+    """
+
+    def __init__(
+        self,
+        device: str | None,
+        model: Model,
+        variables: Sequence[tf.Variable],
+        coefficients: Mapping[str, tf.Variable],
+        loss: Callable[[TrainBatch], LossOutput],
+        gradients: Callable[[tf.Tensor, list[Any]], Sequence[tf.Tensor | None]],
+        columns: Mapping[str, Any],
+        padded: bool,
+        compiles_itself: bool,
+    ):
+        self.device = device
+        self.stat_names: tuple[str, ...] = ()
+        self.reduction = "mean"
+        # For each variable, whether the loss depends on it.
+        self.has_gradient: tuple[bool, ...] = ()
+        self._structure = dict(columns)
+        self._traced = tf.function(self._trace, autograph=False)
+        self._compiled = tf.function(self._trace, autograph=False, jit_compile=compiles_itself)
+        self._model, self._variables = model, list(variables)
+        self._coefficients = dict(coefficients)
+        self._loss, self._gradients = loss, gradients
+        self._padded = padded
+
+    def __call__(self, leaves: Sequence[tf.Tensor], *, compiled: bool = False) -> TowerOutput:
+        """Adds the tower's computation on `leaves`, the flattened columns, to the graph.
+
+        The compiled form is a function of its own, since TensorFlow rewrites what is called
+        uncompiled with kernels that XLA does not know.
+        """
+        function = self._compiled if compiled else self._traced
+        with tf.device(self.device):
+            weights = [variable.read_value() for variable in self._variables]
+            scalars = {name: v.read_value() for name, v in self._coefficients.items()}
+            gradients, stats = function(weights, scalars, list(leaves))
+        return TowerOutput(tuple(gradients), stats)
+
+    def columns(self, leaves: Sequence[tf.Tensor]) -> FixedColumns:
+        """The inverse of `tf.nest.flatten` on this tower's columns."""
+        return FixedColumns(tf.nest.pack_sequence_as(self._structure, list(leaves)))
+
+    def _trace(
+        self, weights: list[tf.Tensor], scalars: dict[str, tf.Tensor], leaves: list[tf.Tensor]
+    ) -> Any:
+        with tf.device(self.device), self._model.reading(self._variables, weights) as readings:
+            output = self._loss(TrainBatch(self.columns(leaves), scalars, self._padded))
+            gradients = self._gradients(output.loss, readings)
+            self.stat_names = (TOTAL_LOSS, *output.stats)
+            self.reduction = output.reduction
+            self.has_gradient = tuple(gradient is not None for gradient in gradients)
+            scalars = [output.loss, *output.stats.values()]
+            stats = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
+            dense = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        return dense, stats
+
+
+def combine(
+    outputs: Sequence[TowerOutput], num_valid: Sequence[tf.Tensor], reduction: str
+) -> TowerOutput:
+    """What one tower would have computed on all rows together.
+
+    Args:
+        outputs: One for each tower.
+        num_valid: For each tower the number of its valid rows, a scalar; 0 leaves it out.
+        reduction: The loss's reduction, see `LossOutput`.
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    counts = [tf.cast(count, tf.float32) for count in num_valid]
+    shares = [count / tf.add_n(counts) for count in counts]
+    present = [tf.cast(count > 0.0, tf.float32) for count in counts]
+    factors = shares if reduction == "mean" else present
+    gradients = tuple(
+        tf.add_n([factor * g for factor, g in zip(factors, tower_gradients, strict=True)])
+        for tower_gradients in zip(*(output.gradients for output in outputs), strict=True)
+    )
+    stats = tf.add_n([share * out.stats for share, out in zip(shares, outputs, strict=True)])
+    if reduction == "sum":
+        total = tf.add_n([f * out.stats[0] for f, out in zip(factors, outputs, strict=True)])
+        stats = tf.concat([total[None], stats[1:]], axis=0)
+    return TowerOutput(gradients, stats)

@@ -1,0 +1,25 @@
+"""Networks: each maps the columns of a batch to a `ModelOutput`."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+
+from tfpolicy.config import ModelConfig
+from tfpolicy.models.base import Model, ModelOutput
+from tfpolicy.models.fully_connected import FullyConnected
+
+__all__ = ["FullyConnected", "Model", "ModelOutput", "model_for"]
+
+
+def model_for(
+    observation_space: gym.Space, num_outputs: int, config: ModelConfig, seed: int
+) -> Model:
+    """Builds the model that `config` describes, in the current default graph.
+
+    Raises:
+        TypeError: `custom_model` is not a subclass of `Model`.
+    """
+    model_class = config.custom_model or FullyConnected
+    if not issubclass(model_class, Model):
+        raise TypeError(f"`custom_model` must be a subclass of `Model`, got {model_class!r}.")
+    return model_class(observation_space, num_outputs, config, seed)

@@ -1,0 +1,110 @@
+"""What a model is to the rest of the package: columns in, `ModelOutput` out."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.config import ModelConfig
+from tfpolicy.view_requirement import ViewRequirement
+
+
+class ModelOutput(NamedTuple):
+    """What one call of a model gives.
+
+    Attributes:
+        dist_inputs: [B, D] float32, the parameters of the action distribution.
+        vf_preds: [B] float32 state values, or `None` for a model without a value head.
+        state_out: The recurrent state after each sequence, [S, ...] each.
+    """
+
+    dist_inputs: tf.Tensor
+    vf_preds: tf.Tensor | None
+    state_out: tuple[tf.Tensor, ...] = ()
+
+
+class Model(abc.ABC):
+    """A network. Making one creates its variables; calling it only adds operations.
+
+    A subclass keeps its Keras networks and its variables as attributes of itself and gives every
+    layer a fixed name: those names are what weights are stored under.
+
+    Args:
+        observation_space: The environment's own; preprocessing is the model's first step.
+        num_outputs: Width of `dist_inputs`.
+        config: The `"model"` part of the policy's config.
+        seed: Initial weights follow from it.
+    """
+
+    def __init__(
+        self, observation_space: gym.Space, num_outputs: int, config: ModelConfig, seed: int
+    ):
+        self.observation_space = observation_space
+        self.num_outputs = num_outputs
+        self.config = config
+        self.seed = seed
+
+    @abc.abstractmethod
+    def __call__(self, columns: Mapping[str, Any]) -> ModelOutput:
+        """Builds the forward pass.
+
+        Args:
+            columns: Tensors [B, ...] by column name. A recurrent model also reads `state_in_i`
+                [S, ...] and `seq_lens` [S] int32; B is then S * T, each sequence padded to T.
+        """
+
+    def initial_state(self) -> list[np.ndarray]:
+        """The recurrent state before the first step, without a batch dimension."""
+        return []
+
+    def view_requirements(self) -> dict[str, ViewRequirement]:
+        """Columns that this model reads beside the usual ones."""
+        return {}
+
+    def layer_seed(self, layer_name: str) -> int:
+        """A seed for one layer's initializer; Keras initializers ignore the graph's seed."""
+        return (self.seed + zlib.crc32(layer_name.encode())) % 2**31
+
+    @contextlib.contextmanager
+    def reading(
+        self, variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]
+    ) -> Iterator[list[Any]]:
+        """Within this context the model computes with `values` in place of its `variables`.
+
+        A device can then be handed the weights as plain tensors, which a compiled function needs
+        when the variables live on another device.
+
+        Yields:
+            For each variable the tensor that is read instead, or the variable itself where the
+            model keeps it somewhere that cannot be reached from its attributes.
+        """
+        replacement = {id(v): value for v, value in zip(variables, values, strict=True)}
+        swapped = []
+        for holder in _holders(self):
+            for attribute, variable in list(vars(holder).items()):
+                if id(variable) in replacement:
+                    vars(holder)[attribute] = replacement[id(variable)]
+                    swapped.append((holder, attribute, variable))
+        reached = {id(variable) for _, _, variable in swapped}
+        try:
+            yield [replacement[id(v)] if id(v) in reached else v for v in variables]
+        finally:
+            for holder, attribute, variable in swapped:
+                vars(holder)[attribute] = variable
+
+
+def _holders(model: Model) -> list[Any]:
+    """The model and every Keras layer or module among its attributes."""
+    holders: list[Any] = [model]
+    for value in vars(model).values():
+        for part in tf.nest.flatten(value):
+            if isinstance(part, tf.Module):
+                holders += [part, *part.submodules]
+    return holders

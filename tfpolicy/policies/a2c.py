@@ -1,0 +1,80 @@
+"""A2C: advantage actor-critic."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tfpolicy.config import PolicyConfig, setting
+from tfpolicy.distributions import ActionDistribution
+from tfpolicy.graph.towers import LossOutput, TrainBatch
+from tfpolicy.models import Model
+from tfpolicy.ops.policy_gradients import policy_gradient_loss
+from tfpolicy.ops.values import squared_value_loss
+from tfpolicy.policies.base import add_advantages, value_moments, with_explained_variance
+from tfpolicy.sample_batch import SampleBatch
+from tfpolicy.schedules import Schedule, make_schedule
+from tfpolicy.tf_policy import TFPolicy
+
+
+@dataclasses.dataclass(frozen=True)
+class A2CConfig(PolicyConfig):
+    """Settings of A2C."""
+
+    lr: float = setting(7e-4, low=0.0)
+    train_batch_size: int = setting(160, low=1)
+    grad_clip: float | None = setting(0.5, above=0.0)
+    lambda_: float = setting(1.0, low=0.0, high=1.0)
+    use_critic: bool = True
+    vf_loss_coeff: float = setting(0.5, low=0.0)
+    entropy_coeff: float = setting(0.01, low=0.0)
+    entropy_coeff_schedule: list | dict | None = None
+
+
+class A2CPolicy(TFPolicy):
+    """Advantage actor-critic (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), synchronous."""
+
+    config_class = A2CConfig
+
+    def loss(
+        self, model: Model, dist_class: ActionDistribution, train_batch: TrainBatch
+    ) -> LossOutput:
+        """−E[A log π(a|s)] + c_v E[(V(s) − V_target)²] − c_e E[H(π(·|s))]."""
+        output = model(train_batch)
+        dist = dist_class(output.dist_inputs)
+        targets = train_batch["value_targets"]
+        logp = dist.log_prob(train_batch["actions"])
+        policy_loss = train_batch.mean(policy_gradient_loss(logp, train_batch["advantages"]))
+        vf_loss = train_batch.mean(squared_value_loss(output.vf_preds, targets))
+        entropy = train_batch.mean(dist.entropy())
+        loss = (
+            policy_loss
+            + self.config.vf_loss_coeff * vf_loss
+            - train_batch.coefficients["entropy_coeff"] * entropy
+        )
+        stats = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy}
+        return LossOutput(loss, {**stats, **value_moments(train_batch, output.vf_preds, targets)})
+
+    def postprocess_trajectory(
+        self, sample_batch: SampleBatch, other_agent_batches: Any = None, episode: Any = None
+    ) -> SampleBatch:
+        """Adds `advantages` and `value_targets`."""
+        config = self.config
+        return add_advantages(
+            self,
+            sample_batch,
+            gamma=config.gamma,
+            lambda_=config.lambda_,
+            use_critic=config.use_critic,
+        )
+
+    def coefficient_sources(self) -> dict[str, Schedule | float]:
+        """The entropy bonus follows its schedule."""
+        config = self.config
+        spec = config.entropy_coeff_schedule
+        return {"entropy_coeff": make_schedule(config.entropy_coeff if spec is None else spec)}
+
+    def stats(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Adds how much of the returns' variance the critic explains."""
+        return with_explained_variance(means)

@@ -1,0 +1,75 @@
+"""What the actor-critic algorithms share: bootstrapped advantages and a measure of the critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.graph.towers import TrainBatch
+from tfpolicy.ops.stats import explained_variance
+from tfpolicy.returns import discounted_returns, gae
+from tfpolicy.sample_batch import SampleBatch
+from tfpolicy.tf_policy import TFPolicy
+
+_MOMENTS = ("residual_mean", "residual_sq_mean", "target_mean", "target_sq_mean")
+
+
+def add_advantages(
+    policy: TFPolicy, batch: SampleBatch, *, gamma: float, lambda_: float, use_critic: bool = True
+) -> SampleBatch:
+    """Adds `advantages` and `value_targets` [B] to one fragment of one episode.
+
+    An episode that terminated has no value beyond its end. One that was truncated, or that goes on
+    after the fragment, is bootstrapped from the value of the true next observation.
+
+    Args:
+        policy: Gives values of states.
+        batch: The fragment, with `rewards`, `vf_preds`, `terminateds`, `truncateds`, `new_obs`.
+        gamma: Discount.
+        lambda_: Of generalised advantage estimation; 1 gives returns minus values.
+        use_critic: Without it advantages are the discounted returns themselves.
+    """
+    ends = (np.asarray(batch["terminateds"], bool), np.asarray(batch["truncateds"], bool))
+    last_value = np.float32(0.0) if ends[0][-1] else _value_after(policy, batch)
+    values = np.asarray(batch["vf_preds"], np.float32)
+    next_values = np.append(values[1:], last_value)
+    result = SampleBatch(batch)
+    if use_critic:
+        advantages, targets = gae(batch["rewards"], values, next_values, *ends, gamma, lambda_)
+    else:
+        advantages = targets = discounted_returns(batch["rewards"], *ends, gamma, next_values)
+    result["advantages"], result["value_targets"] = advantages, targets
+    return result
+
+
+def value_moments(
+    train_batch: TrainBatch, values: tf.Tensor, targets: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Means from which `with_explained_variance` works; unlike a variance they can be averaged."""
+    residuals = targets - values
+    moments = (residuals, tf.square(residuals), targets, tf.square(targets))
+    return {name: train_batch.mean(moment) for name, moment in zip(_MOMENTS, moments, strict=True)}
+
+
+def with_explained_variance(means: Mapping[str, float]) -> dict[str, float]:
+    """Replaces the moments by `vf_explained_var`: 1 is a perfect critic, 0 a blind one."""
+    stats = {name: value for name, value in means.items() if name not in _MOMENTS}
+    return {**stats, "vf_explained_var": explained_variance(*(means[name] for name in _MOMENTS))}
+
+
+def _value_after(policy: TFPolicy, batch: SampleBatch) -> np.float32:
+    """The value of the state after the last row."""
+    last: dict[str, Any] = {"obs": _last(batch["new_obs"])}
+    after = {"prev_actions": "actions", "prev_rewards": "rewards"}
+    after.update({f"state_in_{i}": f"state_out_{i}" for i in range(policy.num_state_tensors())})
+    for name, source in after.items():
+        if name in policy.acting_columns:
+            last[name] = _last(batch[source])
+    return policy.compute_values(last)[0]
+
+
+def _last(column: Any) -> Any:
+    return tf.nest.map_structure(lambda array: array[-1:], column)

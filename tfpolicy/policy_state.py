@@ -1,0 +1,109 @@
+"""What a policy keeps in graph variables: moving it out and in, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.coefficient import Coefficients
+from tfpolicy.graph.session import GraphSession, check_values
+
+STATE_VERSION = 1
+
+
+class PolicyState:
+    """Weights, optimizer variables and coefficients of one policy.
+
+    Args:
+        graph_session: Where the variables live.
+        weights: All variables of the model, trained or not.
+        optimizer_variables: Slots and counters of the optimizer.
+        coefficients: Scheduled and adaptive scalars.
+    """
+
+    def __init__(
+        self,
+        graph_session: GraphSession,
+        weights: Sequence[tf.Variable],
+        optimizer_variables: Sequence[tf.Variable],
+        coefficients: Coefficients,
+    ):
+        self._graph_session = graph_session
+        self._weights = list(weights)
+        self._optimizer_variables = list(optimizer_variables)
+        self._coefficients = coefficients
+        self._all = [*self._weights, *self._optimizer_variables]
+        for group in (self._weights, self._all, coefficients.variables):
+            graph_session.prepare_access(group)
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        """The model's variables by name."""
+        return self._graph_session.read(self._weights)
+
+    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Assigns them if all fit."""
+        check_values(self._weights, weights, "weights")
+        self._graph_session.write(self._weights, weights)
+
+    def set_coefficients(self, values: Mapping[str, float]) -> None:
+        """Assigns some coefficients."""
+        unknown = [name for name in values if name not in self._coefficients]
+        if unknown:
+            raise KeyError(
+                f"No coefficient {unknown[0]!r}; there are {', '.join(self._coefficients)}."
+            )
+        self._coefficients.values.update({name: float(v) for name, v in values.items()})
+        named = {
+            variable.name.removesuffix(":0"): self._coefficients.values[name]
+            for name, variable in self._coefficients.items()
+        }
+        self._graph_session.write(self._coefficients.variables, named)
+
+    def get_state(self) -> dict[str, Any]:
+        """The format version, and all arrays in one session call."""
+        values = self._graph_session.read(self._all)
+        names = list(values)
+        count = len(self._weights)
+        return {
+            "format_version": STATE_VERSION,
+            "weights": {name: values[name] for name in names[:count]},
+            "optimizer_variables": {name: values[name] for name in names[count:]},
+            "coefficients": dict(self._coefficients.values),
+        }
+
+    def check(self, state: Mapping[str, Any], further: Sequence[str]) -> None:
+        """Checks a state as a whole, so that nothing is assigned of one that does not fit.
+
+        Args:
+            state: What `get_state` gave, and what the policy added to it.
+            further: The keys that the policy added.
+
+        Raises:
+            ValueError: A key is missing or unknown, a version is later, names or shapes differ.
+        """
+        version = state.get("format_version")
+        if version != STATE_VERSION:
+            raise ValueError(
+                f"The state has format version {version!r}, this tfpolicy reads {STATE_VERSION}."
+            )
+        own = ("format_version", "weights", "optimizer_variables", "coefficients")
+        expected = {*own, *further}
+        if set(state) != expected:
+            missing = ", ".join(sorted(expected - set(state))) or "none"
+            unexpected = ", ".join(sorted(set(state) - expected)) or "none"
+            raise ValueError(f"The state lacks: {missing}; it has, unexpected: {unexpected}.")
+        check_values(self._weights, state["weights"], "weights")
+        check_values(self._optimizer_variables, state["optimizer_variables"], "optimizer variables")
+        if set(state["coefficients"]) != set(self._coefficients):
+            raise ValueError(
+                f"The state's coefficients are {', '.join(state['coefficients'])}; this policy's "
+                f"are {', '.join(self._coefficients)}."
+            )
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Assigns what `check` has let through."""
+        self._graph_session.write(self._all, {**state["weights"], **state["optimizer_variables"]})
+        self.set_coefficients(state["coefficients"])

@@ -1,0 +1,745 @@
+"""TFPolicy: a static graph that acts and learns, wired from a loss and a config."""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.callbacks import DefaultCallbacks
+from tfpolicy.coefficient import Coefficients
+from tfpolicy.config import PolicyConfig
+from tfpolicy.distributions import ActionDistribution, DiagGaussian, distribution_for
+from tfpolicy.exploration import exploration_for
+from tfpolicy.graph.acting import Actor
+from tfpolicy.graph.buffer import DeviceBuffer
+from tfpolicy.graph.devices import tower_devices
+from tfpolicy.graph.discovery import columns_read, recording_batch, sample_rows
+from tfpolicy.graph.layout import TrainLayout
+from tfpolicy.graph.learner import Learner
+from tfpolicy.graph.placeholders import unknown_column
+from tfpolicy.graph.seeds import SeedStream
+from tfpolicy.graph.session import GraphSession
+from tfpolicy.graph.towers import LossOutput, Tower, TrainBatch
+from tfpolicy.graph.views import (
+    acting_specs,
+    dummy_trajectory,
+    standard_views,
+    trained_specs,
+    used_views,
+)
+from tfpolicy.models import Model, model_for
+from tfpolicy.policy import LEARNER_STATS_KEY, Policy, Weights
+from tfpolicy.policy_state import PolicyState
+from tfpolicy.sample_batch import SampleBatch
+from tfpolicy.schedules import Schedule, make_schedule
+from tfpolicy.sequences import pad_batch, sequence_ends, sequence_lengths
+from tfpolicy.spaces import (
+    check_supported,
+    clip_action,
+    map_leaves,
+    normalize_action,
+    normalized_space,
+    unsquash_action,
+)
+from tfpolicy.view_requirement import ViewRequirement
+
+
+class TFPolicy(Policy):
+    """Base of all policies: subclasses say the loss, and the rest is built from it.
+
+    Everything is made in the constructor, in a graph and a session of the policy's own; afterwards
+    the graph is closed. `compute_actions` and its relatives may be called from several threads at
+    once, also while another thread learns; learning, loading and restoring are for one thread.
+
+    A subclass defines `config_class` and `loss`, and if needed `postprocess_trajectory`,
+    `coefficient_sources`, `optimizer`, `gradients`, `stats`, `trajectory_views` and
+    `prepare_train_batch`. All of them are pure: they read their arguments and `self.config`.
+
+    Args:
+        observation_space: The environment's own; preprocessing is part of the graph.
+        action_space: The environment's own.
+        config: A dict, an instance of `config_class`, or `None` for the defaults.
+    """
+
+    config_class: ClassVar[type[PolicyConfig]] = PolicyConfig
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        config: Mapping[str, Any] | None = None,
+    ):
+        check_supported(observation_space, "observation_space")
+        check_supported(action_space, "action_space")
+        self.observation_space = observation_space
+        self.action_space = self.action_space_struct = action_space
+        self.config = self.config_class.from_dict(config)
+        self.callbacks = (self.config.callbacks or DefaultCallbacks)()
+        self._devices = tower_devices(self.config.num_gpus, self.config.fake_gpus)
+        seed = self.config.seed
+        # An unseeded policy still has one seed, so that its state can be saved and continued.
+        self._seed = np.random.SeedSequence().generate_state(1)[0] // 2 if seed is None else seed
+        self._acting_seeds = SeedStream(int(self._seed), "acting")
+        self._shuffle_seeds = SeedStream(int(self._seed), "shuffling")
+        self._timestep_lock = threading.Lock()
+        self._custom_metrics: dict[int, dict[str, Any]] = {}
+        self._graph_session = GraphSession(
+            len(self._devices),
+            self.config.intra_op_parallelism_threads,
+            self.config.inter_op_parallelism_threads,
+            # With several towers, compiled functions are called from others that are not.
+            fuse_kernels=not (self.config.jit_compile and len(self._devices) > 1),
+        )
+        self._build_acting()
+        self._build_learning()
+        self._graph_session.finalize()
+        self.callbacks.on_create_policy(policy=self)
+
+    # Hooks.
+
+    @abc.abstractmethod
+    def loss(
+        self, model: Model, dist_class: ActionDistribution, train_batch: TrainBatch
+    ) -> LossOutput:
+        """Builds the loss of one tower.
+
+        Args:
+            model: Maps the batch to a `ModelOutput`.
+            dist_class: Maps its `dist_inputs` to a distribution.
+            train_batch: Tensors [B, ...] by column; reading a column makes it an input.
+        """
+
+    def trajectory_views(self) -> dict[str, ViewRequirement]:
+        """Columns that the loss or the postprocessing reads beside the usual ones."""
+        return {}
+
+    def coefficient_sources(self) -> dict[str, Schedule | float]:
+        """Scalars for `train_batch.coefficients`: a schedule, or where an adaptive one starts."""
+        return {}
+
+    def optimizer(self, learning_rate: Any) -> tf.compat.v1.train.Optimizer:
+        """The optimizer; `learning_rate` is a function that reads the scheduled rate."""
+        return tf.compat.v1.train.AdamOptimizer(learning_rate)
+
+    def gradients(
+        self, optimizer: tf.compat.v1.train.Optimizer, loss: tf.Tensor, variables: Sequence[Any]
+    ) -> Sequence[tf.Tensor | None]:
+        """Gradients of one tower, aligned with `variables`; clipping comes later, only once."""
+        return tf.gradients(loss, variables)
+
+    def stats(self, means: Mapping[str, float]) -> dict[str, float]:
+        """What learning reports, out of the means over rows, towers and minibatches."""
+        return dict(means)
+
+    def prepare_train_batch(self, batch: SampleBatch) -> SampleBatch:
+        """What must see the whole train batch, before it is split: standardising, for instance."""
+        return batch
+
+    # Acting.
+
+    def compute_actions(
+        self,
+        obs_batch: Any,
+        state_batches: Sequence[Any] | None = None,
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        info_batch: Any = None,
+        episodes: Any = None,
+        explore: bool | None = None,
+        timestep: int | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
+        """Acts on a batch of observations.
+
+        Args:
+            obs_batch: Array or list [B, ...], for nested spaces also a structure of arrays or a
+                list of structures.
+            state_batches: Recurrent state, arrays [B, S]; missing means the initial one.
+            prev_action_batch: The policy's previous actions [B, ...], if the model reads them.
+            prev_reward_batch: Previous rewards [B], if the model reads them.
+            info_batch: Ignored; here for callers that have it.
+            episodes: Ignored; here for callers that have them.
+            explore: Whether to explore; `None` means `config["explore"]`. Without exploration the
+                mode is taken, and the result is the same bit for bit at every call.
+            timestep: What exploration schedules go by; `None` means `global_timestep`.
+            **kwargs: Further columns that the model reads, by name.
+
+        Returns:
+            The policy's own (normalized) actions [B, ...]; the states after them [B, S]; a dict
+            with `action_dist_inputs`, `action_logp`, `action_prob` and, with a value head,
+            `vf_preds`.
+
+        Raises:
+            KeyError: The model reads a column that is missing, or none has a name in `kwargs`.
+            ValueError: An observation has the wrong shape or dtype.
+            FloatingPointError: The network's output is not finite.
+        """
+        columns = self._input_columns(
+            obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
+        )
+        return self._act(columns, explore, timestep)
+
+    def compute_actions_from_input_dict(
+        self,
+        input_dict: Mapping[str, Any],
+        explore: bool | None = None,
+        timestep: int | None = None,
+        episodes: Any = None,
+    ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
+        """Like `compute_actions`, with columns by name as in `view_requirements`.
+
+        Raises:
+            KeyError: A column is unknown or missing.
+        """
+        self._check_known(input_dict)
+        return self._act(input_dict, explore, timestep)
+
+    def compute_single_action(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        prev_action: Any = None,
+        prev_reward: Any = None,
+        info: Any = None,
+        episode: Any = None,
+        explore: bool | None = None,
+        timestep: int | None = None,
+        clip_actions: bool | None = None,
+        unsquash_actions: bool | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
+        """Acts on one observation and returns what the environment's `step` takes.
+
+        Args:
+            obs: One observation.
+            state: Recurrent state [S] each; missing means the initial one.
+            prev_action: The policy's previous action, if the model reads it.
+            prev_reward: The previous reward, if the model reads it.
+            info: Ignored.
+            episode: Ignored.
+            explore: As in `compute_actions`.
+            timestep: As in `compute_actions`.
+            clip_actions: Whether to clip to the space's bounds; `None` means the config's.
+            unsquash_actions: Whether to map [-1, 1] onto the space's bounds, which wins over
+                clipping; `None` means `config["normalize_actions"]`.
+            **kwargs: Further columns that the model reads, without the batch dimension.
+
+        Returns:
+            An action in the dtype of the action space; the state after it; the columns of
+            `compute_actions` without the batch dimension.
+        """
+        columns = self._input_columns(
+            [obs],
+            None if state is None else [np.asarray(part)[None] for part in state],
+            None if prev_action is None else _with_batch_dimension(prev_action),
+            None if prev_reward is None else np.asarray([prev_reward], np.float32),
+            {name: _with_batch_dimension(value) for name, value in kwargs.items()},
+        )
+        actions, states, extras = self._act(columns, explore, timestep)
+        env_actions = self._environment_actions(actions, clip_actions, unsquash_actions)
+        return (
+            tf.nest.map_structure(lambda action: action[0], env_actions),
+            [state[0] for state in states],
+            {name: value[0] for name, value in extras.items()},
+        )
+
+    def compute_log_likelihoods(
+        self,
+        actions: Any,
+        obs_batch: Any,
+        state_batches: Sequence[Any] | None = None,
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        actions_normalized: bool = True,
+        **kwargs: Any,
+    ) -> np.ndarray:
+        """Log-probabilities [B] float32 of `actions` [B, ...].
+
+        Args:
+            actions: The policy's own actions or, without `actions_normalized`, the environment's.
+            obs_batch: As in `compute_actions`.
+            state_batches: As in `compute_actions`.
+            prev_action_batch: As in `compute_actions`.
+            prev_reward_batch: As in `compute_actions`.
+            actions_normalized: See `actions`.
+            **kwargs: As in `compute_actions`.
+        """
+        if not actions_normalized and self.config.normalize_actions:
+            actions = normalize_action(actions, self.action_space)
+        columns = self._input_columns(
+            obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
+        )
+        leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(actions)]
+        return self._actor.log_probs(self._actor.feeds(columns), leaves)
+
+    def compute_values(self, input_dict: Mapping[str, Any]) -> np.ndarray:
+        """State values [B] float32, for bootstrapping.
+
+        Args:
+            input_dict: Columns by name, of which those are read that acting reads.
+
+        Raises:
+            ValueError: The model has no value head.
+        """
+        self._check_open()
+        if not self._actor.has_values:
+            raise ValueError("This policy's model has no value head, so there are no values.")
+        return self._actor.values(self._actor.feeds(input_dict))
+
+    @property
+    def acting_columns(self) -> tuple[str, ...]:
+        """Names of the columns that acting reads."""
+        return ("obs", *self._actor.extra_specs)
+
+    def get_initial_state(self) -> list[np.ndarray]:
+        """The recurrent state before the first step, [S] each."""
+        return [np.array(state) for state in self.model.initial_state()]
+
+    # Learning.
+
+    def learn_on_batch(self, samples: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes one optimizer step on all rows of `samples`, which is not changed.
+
+        Args:
+            samples: Columns [B, ...], with whatever the loss reads.
+
+        Returns:
+            `"learner_stats"`: the loss's statistics and `grad_gnorm`, the norm before clipping.
+            `"custom_metrics"`: what `on_learn_on_batch` put into its result.
+            `"num_rows"` learned from and `"num_rows_dropped"`.
+
+        Raises:
+            KeyError: A column is missing.
+            ValueError: A column has the wrong shape or dtype.
+            FloatingPointError: The loss or a gradient is not finite; nothing was applied.
+        """
+        metrics, leaves = self._train_leaves(samples)
+        self._update_coefficients()
+        stats = self._learner.learn_on_leaves(leaves)
+        return self._result(stats, metrics, self._layout.num_valid(leaves), 0)
+
+    def compute_gradients(
+        self, postprocessed_batch: Mapping[str, Any]
+    ) -> tuple[list[np.ndarray | None], dict[str, Any]]:
+        """The gradients that `learn_on_batch` would apply, aligned with the trainable variables.
+
+        They are averaged over the towers and clipped; `None` where the loss does not depend on a
+        variable.
+        """
+        metrics, leaves = self._train_leaves(postprocessed_batch)
+        self._update_coefficients()
+        gradients, stats = self._learner.gradients_of_leaves(leaves)
+        return gradients, self._result(stats, metrics, self._layout.num_valid(leaves), 0)
+
+    def apply_gradients(self, gradients: Sequence[np.ndarray | None]) -> None:
+        """Applies what `compute_gradients` gave, as it is."""
+        self._check_open()
+        self._update_coefficients()
+        self._learner.apply_gradients(gradients)
+
+    def load_batch_into_buffer(self, batch: Mapping[str, Any], buffer_index: int = 0) -> int:
+        """Copies what learning reads onto the devices, dealt evenly to the towers.
+
+        Args:
+            batch: As in `learn_on_batch`; not changed.
+            buffer_index: Which of `config["num_multi_gpu_tower_stacks"]` buffers.
+
+        Returns:
+            Rows per device, whatever the number of towers.
+        """
+        buffer = self._buffer(buffer_index)
+        metrics, leaves = self._train_leaves(batch)
+        buffer.load(leaves)
+        self._custom_metrics[buffer_index] = metrics
+        return self.get_num_samples_loaded_into_buffer(buffer_index)
+
+    def get_num_samples_loaded_into_buffer(self, buffer_index: int = 0) -> int:
+        """Rows per device; 0 before the first load."""
+        return self._buffer(buffer_index).num_units * self._layout.rows_per_unit
+
+    def learn_on_loaded_batch(self, offset: int = 0, buffer_index: int = 0) -> dict[str, Any]:
+        """Takes one SGD step on one minibatch of a loaded batch.
+
+        Args:
+            offset: First row on every device; `sgd_minibatch_size / towers` rows are taken.
+            buffer_index: Which buffer.
+
+        Returns:
+            As `learn_on_batch`.
+
+        Raises:
+            ValueError: Nothing is loaded, or there is no such row.
+            FloatingPointError: As in `learn_on_batch`.
+        """
+        buffer = self._loaded_buffer(buffer_index)
+        rows_per_unit = self._layout.rows_per_unit
+        num_rows = self.get_num_samples_loaded_into_buffer(buffer_index)
+        if not 0 <= offset < num_rows or offset % rows_per_unit:
+            multiple = f", a multiple of {rows_per_unit}" if rows_per_unit > 1 else ""
+            raise ValueError(f"`offset` must be in 0 to {num_rows - 1}{multiple}, got {offset}.")
+        self._update_coefficients()
+        first = offset // rows_per_unit
+        stats = self._learner.learn_on_loaded(buffer_index, first)
+        units = min(self._minibatch_units, buffer.num_units - first)
+        return self._buffer_result(stats, buffer_index, units, buffer.num_dropped)
+
+    def learn_on_buffer(
+        self, num_sgd_iter: int | None = None, shuffle: bool = True, buffer_index: int = 0
+    ) -> dict[str, Any]:
+        """Runs all epochs of minibatch SGD on a loaded batch in one session call.
+
+        It does what a loop over `learn_on_loaded_batch` does on a batch in that order.
+
+        Args:
+            num_sgd_iter: Epochs; `None` means the config's.
+            shuffle: Whether each epoch takes the rows in a new random order.
+            buffer_index: Which buffer.
+
+        Returns:
+            As `learn_on_batch`; statistics are means over the minibatches of the last epoch.
+
+        Raises:
+            ValueError: Nothing is loaded, or `num_sgd_iter` is not positive.
+            FloatingPointError: A minibatch was not finite: neither it nor any later one was
+                applied.
+        """
+        buffer = self._loaded_buffer(buffer_index)
+        num_epochs = self.config.num_sgd_iter if num_sgd_iter is None else num_sgd_iter
+        if num_epochs < 1:
+            raise ValueError(f"`num_sgd_iter` must be positive, got {num_epochs}.")
+        self._update_coefficients()
+        seed = self._shuffle_seeds.next()
+        stats = self._learner.learn_on_buffer(buffer_index, num_epochs, seed, shuffle)
+        size = min(self._minibatch_units, buffer.num_units)
+        units = buffer.num_units // size * size
+        left_over = (buffer.num_units - units) * len(self._devices)
+        return self._buffer_result(stats, buffer_index, units, buffer.num_dropped + left_over)
+
+    # State.
+
+    def get_weights(self) -> Weights:
+        """All weights of the model by name, as arrays."""
+        self._check_open()
+        return self._state.get_weights()
+
+    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Assigns all weights, or none.
+
+        Raises:
+            ValueError: Names or shapes differ; all of them are listed.
+        """
+        self._check_open()
+        self._state.set_weights(weights)
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the next update depends on: arrays and plain values only."""
+        self._check_open()
+        return {
+            **self._state.get_state(),
+            "global_timestep": self.global_timestep,
+            "exploration_state": self.get_exploration_state(),
+            "random": {
+                "acting": self._acting_seeds.get_state(),
+                "shuffling": self._shuffle_seeds.get_state(),
+            },
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from another policy's state, or raises and changes nothing.
+
+        Raises:
+            ValueError: The state does not fit, or is of a later format version.
+        """
+        self._check_open()
+        self._state.check(state, ("global_timestep", "exploration_state", "random"))
+        self._state.set_state(state)
+        self.global_timestep = int(state["global_timestep"])
+        self.exploration.set_state(state["exploration_state"])
+        self._acting_seeds.set_state(state["random"]["acting"])
+        self._shuffle_seeds.set_state(state["random"]["shuffling"])
+
+    def get_exploration_state(self) -> dict[str, Any]:
+        """Where the exploration's schedules stand."""
+        return self.exploration.get_state(self.global_timestep)
+
+    def set_coefficient(self, name: str, value: float) -> None:
+        """Assigns an adaptive coefficient."""
+        self._check_open()
+        self._state.set_coefficients({name: value})
+
+    def get_session(self) -> tf.compat.v1.Session:
+        """The session, for looking around; the graph is closed."""
+        return self._graph_session.session
+
+    def close(self) -> None:
+        """Frees session, graph and buffers; every later call raises."""
+        self._graph_session.close()
+
+    def __enter__(self) -> TFPolicy:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.observation_space, self.action_space, self.config)
+        return _rebuild, (type(self), arguments, self.get_state())
+
+    # Building.
+
+    def _build_acting(self) -> None:
+        config = self.config
+        own_space = self.action_space
+        if config.normalize_actions:
+            own_space = normalized_space(self.action_space)
+        self.dist_class = distribution_for(own_space, config.model.custom_action_dist)
+        if config.model.free_log_std and self.dist_class.family is not DiagGaussian:
+            raise ValueError(
+                "`free_log_std` needs Gaussian actions, but these are "
+                f"{self.dist_class.family.__name__}."
+            )
+        self.exploration = exploration_for(config.exploration_config, own_space, self.dist_class)
+        with self._graph_session.building():
+            self.model = model_for(
+                self.observation_space, self.dist_class.num_inputs, config.model, int(self._seed)
+            )
+        states = self.model.initial_state()
+        self._views = {
+            **standard_views(self.observation_space, own_space, states),
+            **self.model.view_requirements(),
+            **self.trajectory_views(),
+        }
+        self._actor = Actor(
+            self._graph_session,
+            self.observation_space,
+            self.model,
+            self.dist_class,
+            self.exploration,
+            acting_specs(self._views),
+        )
+        graph = self._graph_session.graph
+        self._weights = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        self._trainable = graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+        self._graph_session.initialize(self._weights)
+
+    def _build_learning(self) -> None:
+        config = self.config
+        padded = self.is_recurrent()
+        batch, postprocessing_reads = self._try_postprocessing()
+        specs = trained_specs(self._views, batch)
+        with self._graph_session.building():
+            rate = make_schedule(config.lr if config.lr_schedule is None else config.lr_schedule)
+            self.coefficients = Coefficients({"lr": rate, **self.coefficient_sources()})
+            optimizer = self.optimizer(self.coefficients["lr"].read_value)
+            reads = columns_read(self._tower_loss, specs, self.coefficients, padded)
+            if padded:
+                reads = [*reads, *(f"state_in_{i}" for i in range(self.num_state_tensors()))]
+            used = {name: specs[name] for name in reads}
+            self._layout = TrainLayout(used, config.model.max_seq_len if padded else None)
+            towers = [self._tower(device, optimizer, padded) for device in self._devices]
+        rows_per_device = config.minibatch_size // len(self._devices)
+        self._minibatch_units = max(rows_per_device // self._layout.rows_per_unit, 1)
+        self._learner = Learner(
+            self._graph_session,
+            self._layout,
+            towers,
+            self._trainable,
+            optimizer,
+            minibatch_units=self._minibatch_units,
+            num_buffers=config.num_multi_gpu_tower_stacks,
+            grad_clip=config.grad_clip,
+            check_numerics=config.check_numerics,
+            jit_compile=config.jit_compile,
+        )
+        with self._graph_session.building():
+            slots = optimizer.variables()
+        self._graph_session.initialize([*slots, *self.coefficients.variables])
+        self._state = PolicyState(self._graph_session, self._weights, slots, self.coefficients)
+        self.view_requirements = used_views(
+            self._views,
+            self.acting_columns,
+            {*reads, *postprocessing_reads},
+            [name for name in specs if name.startswith(("action_", "vf_"))],
+        )
+        self.batch_divisibility_req = len(self._devices) * self._layout.rows_per_unit
+
+    def _tower(self, device: str | None, optimizer: Any, padded: bool) -> Tower:
+        return Tower(
+            device,
+            self.model,
+            self._trainable,
+            self.coefficients,
+            self._tower_loss,
+            lambda loss, variables: self.gradients(optimizer, loss, variables),
+            self._layout.batch_specs,
+            padded,
+            compiles_itself=len(self._devices) > 1,
+        )
+
+    def _tower_loss(self, train_batch: TrainBatch) -> LossOutput:
+        return self.loss(self.model, self.dist_class, train_batch)
+
+    def _try_postprocessing(self) -> tuple[SampleBatch, set[str]]:
+        """Postprocesses a short made-up trajectory; gives it and the names that were read."""
+        num_rows = min(2, self.config.train_batch_size)
+        obs = sample_rows(self.observation_space, num_rows, int(self._seed))
+        views = {k: v for k, v in self._views.items() if k in self._actor.extra_specs}
+        blank = {
+            name: tf.nest.map_structure(
+                lambda spec: np.zeros((num_rows, *spec.shape), spec.dtype.as_numpy_dtype),
+                self._actor.extra_specs[name],
+            )
+            for name in views
+        }
+        actions, states, extras = self._actor.act(
+            self._actor.feeds({"obs": obs, **blank}), None, timestep=0
+        )
+        acted = {"obs": obs, "actions": actions, **extras}
+        for index, (state, initial) in enumerate(
+            zip(states, self.model.initial_state(), strict=True)
+        ):
+            acted[f"state_in_{index}"] = np.repeat(initial[None], num_rows, axis=0)
+            acted[f"state_out_{index}"] = state
+        trajectory = dummy_trajectory(self._views, acted, num_rows, int(self._seed))
+        batch, reads = recording_batch(trajectory)
+        postprocessed = self.postprocess_trajectory(batch)
+        return SampleBatch(postprocessed), set(reads)
+
+    # Arguments and results.
+
+    def _check_open(self) -> None:
+        self._graph_session.check_usable()
+
+    def _input_columns(
+        self, obs: Any, states: Any, prev_actions: Any, prev_rewards: Any, further: dict[str, Any]
+    ) -> dict[str, Any]:
+        if further:
+            self._check_known(further)
+        columns = {"obs": obs, **further}
+        if states is not None and len(states):
+            if len(states) != self.num_state_tensors():
+                raise ValueError(
+                    f"`state_batches`: expected {self.num_state_tensors()} arrays, "
+                    f"got {len(states)}."
+                )
+            columns.update({f"state_in_{i}": state for i, state in enumerate(states)})
+        if prev_actions is not None:
+            columns["prev_actions"] = prev_actions
+        if prev_rewards is not None:
+            columns["prev_rewards"] = prev_rewards
+        return columns
+
+    def _check_known(self, columns: Mapping[str, Any]) -> None:
+        for name in columns:
+            if name not in self._views:
+                raise KeyError(unknown_column(name, list(self._views)))
+
+    def _act(
+        self, columns: Mapping[str, Any], explore: bool | None, timestep: int | None
+    ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
+        feeds = self._actor.feeds(columns)
+        seed = None
+        if self.config.explore if explore is None else explore:
+            seed = self._acting_seeds.next()
+            with self._timestep_lock:
+                now = self.global_timestep
+                # Acting greedily is evaluation, which must not move the schedules on.
+                self.global_timestep = now + len(feeds[0])
+            timestep = now if timestep is None else timestep
+        actions, states, extras = self._actor.act(feeds, seed, timestep or 0)
+        if self.config.check_numerics and np.isnan(extras["action_logp"]).any():
+            raise FloatingPointError(_not_finite_text(feeds, extras))
+        return actions, states, extras
+
+    def _environment_actions(
+        self, actions: Any, clip: bool | None = None, unsquash: bool | None = None
+    ) -> Any:
+        if self.config.normalize_actions if unsquash is None else unsquash:
+            return unsquash_action(actions, self.action_space)
+        if self.config.clip_actions if clip is None else clip:
+            return clip_action(actions, self.action_space)
+        return map_leaves(
+            lambda leaf, action: np.asarray(action).astype(leaf.dtype), self.action_space, actions
+        )
+
+    def _train_leaves(self, samples: Mapping[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """What `on_learn_on_batch` has to say, and the arrays that learning takes."""
+        self._check_open()
+        batch = SampleBatch(samples)
+        metrics: dict[str, Any] = {}
+        if type(self.callbacks).on_learn_on_batch is not DefaultCallbacks.on_learn_on_batch:
+            batch = batch.copy()
+            self.callbacks.on_learn_on_batch(policy=self, train_batch=batch, result=metrics)
+        batch = self.prepare_train_batch(batch)
+        if self._layout.max_seq_len is None:
+            return metrics, self._layout.leaves(batch)
+        if "seq_lens" not in batch:
+            batch = SampleBatch(batch)
+            ends = sequence_ends(batch)
+            batch["seq_lens"] = sequence_lengths(ends, self._layout.max_seq_len)
+        return metrics, self._layout.leaves(pad_batch(batch, self._layout.max_seq_len))
+
+    def _update_coefficients(self) -> None:
+        scheduled = self.coefficients.scheduled(self.global_timestep)
+        current = self.coefficients.values
+        if any(current[name] != value for name, value in scheduled.items()):
+            self._state.set_coefficients(scheduled)
+
+    def _buffer(self, index: int) -> DeviceBuffer:
+        self._check_open()
+        buffers = self._learner.buffers
+        if not 0 <= index < len(buffers):
+            raise ValueError(f"`buffer_index` must be in 0 to {len(buffers) - 1}, got {index}.")
+        return buffers[index]
+
+    def _loaded_buffer(self, index: int) -> DeviceBuffer:
+        buffer = self._buffer(index)
+        if not buffer.num_units:
+            raise ValueError(
+                f"Buffer {index} is empty: call `load_batch_into_buffer` before learning from it."
+            )
+        return buffer
+
+    def _buffer_result(
+        self, stats: dict[str, float], buffer_index: int, units: int, units_dropped: int
+    ) -> dict[str, Any]:
+        rows = self._layout.rows_per_unit
+        return self._result(
+            stats,
+            self._custom_metrics[buffer_index],
+            units * rows * len(self._devices),
+            units_dropped * rows,
+        )
+
+    def _result(
+        self, means: dict[str, float], metrics: dict[str, Any], num_rows: int, num_dropped: int
+    ) -> dict[str, Any]:
+        return {
+            LEARNER_STATS_KEY: {**self.stats(means), **self.coefficients.values},
+            "custom_metrics": metrics,
+            "num_rows": num_rows,
+            "num_rows_dropped": num_dropped,
+        }
+
+
+def _with_batch_dimension(value: Any) -> Any:
+    return tf.nest.map_structure(lambda leaf: np.asarray(leaf)[None], value)
+
+
+def _not_finite_text(feeds: Sequence[np.ndarray], extras: Mapping[str, np.ndarray]) -> str:
+    rows = np.flatnonzero(np.isnan(extras["action_logp"]))[:5].tolist()
+    inputs = [i for i, feed in enumerate(feeds) if feed.dtype.kind == "f" and np.isnan(feed).any()]
+    cause = f"input {inputs[0]} holds NaN there" if inputs else "the inputs hold no NaN"
+    return f"The network's output is not finite in rows {rows}; {cause}."
+
+
+def _rebuild(policy_class: type[TFPolicy], arguments: tuple, state: dict[str, Any]) -> TFPolicy:
+    policy = policy_class(*arguments)
+    policy.set_state(state)
+    return policy
