@@ -10,23 +10,34 @@ import numpy as np
 import tensorflow as tf
 
 from tfpolicy.distributions.base import Distribution
+from tfpolicy.distributions.bernoulli import Bernoulli
+from tfpolicy.distributions.beta import Beta
 from tfpolicy.distributions.categorical import Categorical, MultiCategorical
-from tfpolicy.distributions.gaussian import DiagGaussian
+from tfpolicy.distributions.deterministic import Deterministic
+from tfpolicy.distributions.gaussian import DiagGaussian, SquashedGaussian
 
 __all__ = [
     "ActionDistribution",
+    "Bernoulli",
+    "Beta",
     "Categorical",
+    "Deterministic",
     "DiagGaussian",
     "Distribution",
     "FAMILIES",
     "MultiCategorical",
+    "SquashedGaussian",
     "distribution_for",
 ]
 
 FAMILIES: dict[str, type[Distribution]] = {
+    "bernoulli": Bernoulli,
+    "beta": Beta,
     "categorical": Categorical,
+    "deterministic": Deterministic,
     "diag_gaussian": DiagGaussian,
     "multi_categorical": MultiCategorical,
+    "squashed_gaussian": SquashedGaussian,
 }
 
 
@@ -76,6 +87,8 @@ def _default_family(space: gym.Space) -> type[Distribution]:
         return Categorical
     if isinstance(space, gym.spaces.MultiDiscrete):
         return MultiCategorical
+    if isinstance(space, gym.spaces.MultiBinary):
+        return Bernoulli
     if isinstance(space, gym.spaces.Box):
         return DiagGaussian if np.issubdtype(space.dtype, np.floating) else MultiCategorical
     raise ValueError(

@@ -115,10 +115,49 @@ class Distribution(abc.ABC, Generic[SpaceT]):
         return tf.reshape(flat, [-1, *self._shape])
 
 
-def check_float_box(family: type[Distribution], space: gym.Space) -> None:
-    """Raises `ValueError` unless `space` is a Box of a float dtype."""
+def check_float_box(family: type[Distribution], space: gym.Space) -> gym.spaces.Box:
+    """`space` itself; raises `ValueError` unless it is a Box of a float dtype."""
     if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         raise ValueError(f"{family.__name__} expects a float Box, got {space}.")
+    return space
+
+
+def check_bounded_box(family: type[Distribution], space: gym.Space) -> None:
+    """Raises `ValueError` unless `space` is a float Box with finite bounds low < high."""
+    box = check_float_box(family, space)
+    largest = np.finfo(np.float32).max
+    bounded = (np.abs(box.low) <= largest) & (np.abs(box.high) <= largest)
+    refused = np.flatnonzero(~(bounded & (box.low < box.high)))
+    if refused.size:
+        raise ValueError(
+            f"{family.__name__} expects finite bounds low < high in every dimension, got {box}, "
+            f"which has none in dimension {', '.join(map(str, refused))}. "
+            f"A diag_gaussian needs no bounds."
+        )
+
+
+class Bounds:
+    """Affine map from [-1, 1] to the bounds of a float Box; no ops if they are the same."""
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+        self._low, self._high = low.astype(np.float32), high.astype(np.float32)
+        self._centre = ((high + low) / 2).astype(np.float32)
+        self._half_width = ((high - low) / 2).astype(np.float32)
+        self._is_unit = bool(np.all(low == -1.0) and np.all(high == 1.0))
+        # Σ_i log da_i/dt_i, the logarithm of the Jacobian of the map.
+        self.log_det = float(np.sum(np.log((high - low) / 2)))
+
+    def from_unit(self, t: tf.Tensor) -> tf.Tensor:
+        """[B, D] within [-1, 1] to [B, D] within the bounds."""
+        if self._is_unit:
+            return t
+        # Rounding may carry the end of a narrow interval past its bound.
+        return tf.clip_by_value(self._centre + self._half_width * t, self._low, self._high)
+
+    def to_unit(self, actions: tf.Tensor) -> tf.Tensor:
+        """[B, D] within the bounds to [B, D] within [-1, 1]."""
+        return actions if self._is_unit else (actions - self._centre) / self._half_width
 
 
 def _with_shape(inputs: tf.Tensor, size: int, space: gym.Space) -> tf.Tensor:
