@@ -235,7 +235,7 @@ class TFPolicy(Policy):
             `compute_actions` without the batch dimension.
         """
         columns = self._input_columns(
-            [obs],
+            obs[None] if isinstance(obs, np.ndarray) else [obs],
             None if state is None else [np.asarray(part)[None] for part in state],
             None if prev_action is None else _with_batch_dimension(prev_action),
             None if prev_reward is None else np.asarray([prev_reward], np.float32),
