@@ -48,6 +48,11 @@ CASES = {
     "beta_scalar": Case(S.Box(-2, 5, ()), "beta"),
     "deterministic": Case(S.Box(-1, 1, (2, 2)), "deterministic"),
 }
+# One of each family, for tests that take seconds.
+FAMILIES = [
+    *("discrete_start", "multi_discrete_ragged", "multi_binary_2d", "gaussian_2d_float64"),
+    *("squashed_2d", "beta_scalar", "deterministic"),
+]
 RANDOM = [name for name in CASES if name != "deterministic"]
 
 
@@ -66,6 +71,12 @@ def evaluate_compiled():
 @pytest.fixture(params=CASES)
 def case(request):
     """Every family and kind of space."""
+    return CASES[request.param]
+
+
+@pytest.fixture(params=FAMILIES)
+def family_case(request):
+    """Every family once."""
     return CASES[request.param]
 
 

@@ -134,17 +134,17 @@ def test_mode_is_at_least_as_likely_as_any_sample(random_case, evaluate):
     assert (logp[0] >= logp[1] - 1e-5).all()
 
 
-def test_compiled_values_and_gradients_equal_plain_ones(case, evaluate, evaluate_compiled):
-    # One test with all kinds of rows, for compiling takes seconds.
-    distribution = case.distribution
+def test_compiled_values_and_gradients_equal_plain_ones(family_case, evaluate, evaluate_compiled):
+    # All kinds of rows at once, for compiling takes seconds.
+    distribution = family_case.distribution
     inputs, other, actions = (
         np.concatenate(parts)
         for parts in zip(
             *(
-                usual_rows(case, evaluate),
-                edge_rows(case),
-                extreme_rows(case, evaluate, 1e2),
-                extreme_rows(case, evaluate, 1e9),
+                usual_rows(family_case, evaluate),
+                edge_rows(family_case),
+                extreme_rows(family_case, evaluate, 1e2),
+                extreme_rows(family_case, evaluate, 1e9),
             ),
             strict=True,
         )
