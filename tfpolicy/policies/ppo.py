@@ -18,6 +18,8 @@ from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.schedules import Schedule, make_schedule
 from tfpolicy.tf_policy import TFPolicy
 
+_KL_COEFF_RANGE = (1e-4, 1e4)
+
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig(PolicyConfig):
@@ -124,6 +126,8 @@ class PPOPolicy(TFPolicy):
     def update_kl(self, sampled_kl: float) -> float:
         """Raises the KL coefficient by half above twice the target, halves it below half of it.
 
+        It stays within 1e-4 and 1e4.
+
         Args:
             sampled_kl: Mean KL(π_old ‖ π) in nats over the last epoch.
 
@@ -137,6 +141,8 @@ class PPOPolicy(TFPolicy):
             coefficient *= 1.5
         elif sampled_kl < 0.5 * self.config.kl_target:
             coefficient *= 0.5
+        # Halved again and again it would reach 0, from where nothing brings it back.
+        coefficient = min(max(coefficient, _KL_COEFF_RANGE[0]), _KL_COEFF_RANGE[1])
         self.set_coefficient("kl_coeff", coefficient)
         return coefficient
 
