@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import difflib
 import functools
@@ -10,7 +9,9 @@ import numbers
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
+
+from tfpolicy.callbacks import DefaultCallbacks
 
 # A class cannot travel in JSON; it is written under this key, and whoever reads must supply it.
 _CLASS_MARK = "__class__"
@@ -69,7 +70,7 @@ class Config(Mapping):
         changes = _field_names(type(self), changes)
         for name, value in changes.items():
             current = getattr(self, name)
-            if isinstance(current, Config) and not isinstance(value, Config):
+            if isinstance(current, Config) and _is_plain_mapping(value):
                 changes[name] = current.replace(**value)
         return dataclasses.replace(self, **changes)
 
@@ -161,7 +162,11 @@ class PolicyConfig(Config):
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
 
     def validate(self) -> None:
-        """Checks that a minibatch fits into the train batch."""
+        """Checks that a minibatch fits into the train batch, and what `callbacks` is."""
+        if self.callbacks is not None and not issubclass(self.callbacks, DefaultCallbacks):
+            raise TypeError(
+                f"`callbacks` must be a subclass of DefaultCallbacks, got {self.callbacks!r}."
+            )
         if self.sgd_minibatch_size is not None and self.sgd_minibatch_size > self.train_batch_size:
             raise ValueError(
                 f"`sgd_minibatch_size` must be at most `train_batch_size` "
@@ -196,9 +201,13 @@ def _unknown(cls: type[Config], key: str) -> str:
     return f"{cls.__name__} has no key {key!r}.{hint}"
 
 
+def _is_plain_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and not isinstance(value, Config)
+
+
 def _field_names(cls: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
     """Translates keys to field names and refuses unknown ones."""
-    if not isinstance(values, collections.abc.Mapping):
+    if not isinstance(values, Mapping):
         raise TypeError(f"{cls.__name__} is made from a dict, got {type(values).__name__}.")
     keys = _keys(cls)
     fields = set(keys.values())
@@ -229,24 +238,47 @@ def _is_union(hint: Any) -> bool:
 def _hint_name(hint: Any) -> str:
     if hint is type(None):
         return "None"
-    if typing.get_origin(hint) is tuple:
-        return f"a list of {typing.get_args(hint)[0].__name__}"
-    return "a class" if hint is type else hint.__name__
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        names = [_hint_name(part) for part in typing.get_args(hint) if part is not Ellipsis]
+        return f"a list of {', '.join(names)}"
+    if origin is Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    plain = origin or hint
+    return "a class" if plain is type else plain.__name__
 
 
 def _convert(hint: Any, value: Any, key: str) -> tuple[bool, Any]:
-    """Whether `value` fits one plain `hint`, and its converted form."""
-    if isinstance(hint, type) and issubclass(hint, Config):
+    """Whether `value` fits one `hint` that is no union, and its converted form.
+
+    Of a hint like `dict[str, int]` only the `dict` is checked.
+    """
+    if hint is Any:
+        return True, value
+    origin = typing.get_origin(hint)
+    # Python 3.10 takes `tuple[int, ...]` for a class.
+    if origin is None and isinstance(hint, type) and issubclass(hint, Config):
         fits = isinstance(value, Mapping)
         return fits, hint.from_dict(value) if fits else None
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, (list, tuple)):
-            return False, None
-        return True, tuple(_typed(typing.get_args(hint)[0], item, key) for item in value)
-    converter = _CONVERTERS.get(hint)
+    if origin is Literal:
+        return value in typing.get_args(hint), value
+    if origin is tuple:
+        return _to_tuple(typing.get_args(hint), value, key)
+    plain = origin or hint
+    converter = _CONVERTERS.get(plain)
     if converter is None:
-        return isinstance(value, hint), value
+        return isinstance(value, plain), value
     return converter(value)
+
+
+def _to_tuple(hints: tuple[Any, ...], value: Any, key: str) -> tuple[bool, Any]:
+    if not isinstance(value, (list, tuple)):
+        return False, None
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(value) != len(hints):
+        return False, None
+    return True, tuple(_typed(hint, item, key) for hint, item in zip(hints, value, strict=True))
 
 
 def _to_int(value: Any) -> tuple[bool, Any]:
@@ -264,16 +296,15 @@ _CONVERTERS = {
     int: _to_int,
     float: _to_float,
     list: lambda value: (isinstance(value, (list, tuple)), _frozen(value)),
-    dict: lambda value: (isinstance(value, Mapping), _plain(value)),
+    dict: lambda value: (isinstance(value, Mapping), _frozen(value)),
 }
 
 
 def _frozen(value: Any) -> Any:
+    """A copy of nested lists and dicts, with tuples for lists."""
+    if isinstance(value, Mapping):
+        return {key: _frozen(item) for key, item in value.items()}
     return tuple(_frozen(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def _plain(value: Any) -> Any:
-    return {k: _frozen(v) for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
 def _check_range(metadata: Mapping[str, Any], value: Any, key: str) -> None:
