@@ -306,6 +306,13 @@ def test_actions_are_kept_for_running_episodes_only():
     assert (rollout.get_state()["actions"]["lengths"] == rollout.get_state()["episodes"]["t"]).all()
 
 
+def test_steps_that_are_all_resets_give_an_empty_batch():
+    rollout = _rollout(CountingVectorEnv(1, "NextStep"))
+    counts = [rollout.sample(1).count for _ in range(30)]
+    assert len(rollout.pop_ended()) > 2
+    assert set(counts) == {0, 1}
+
+
 @pytest.mark.slow
 def test_sampling_is_more_than_half_as_fast_as_random_stepping():
     env = make_vector_env("CartPole-v1", 8)

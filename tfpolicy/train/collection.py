@@ -48,6 +48,8 @@ def collection_for(views: Mapping[str, ViewRequirement]) -> Collection:
     columns = {SampleBatch.OBS}
     sorted_views: dict[str, dict[str, ViewRequirement]] = {"past": {}, "next_obs": {}, "late": {}}
     for name, view in views.items():
+        if not (view.used_for_compute_actions or view.used_for_training):
+            continue
         kind = _kind(name, view)
         if kind != "next_obs":
             columns.add(view.data_col or name)

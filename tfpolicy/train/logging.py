@@ -12,6 +12,10 @@ from typing import Any, TextIO
 
 import tqdm
 
+from tfpolicy.files import atomic_file
+
+PROGRESS_FILE = "progress.csv"
+
 ITERATION = "training_iteration"
 TIMESTEPS = "timesteps_total"
 
@@ -56,6 +60,7 @@ class CsvLog:
         new = [name for name in row if name not in self._columns]
         if new:
             self._columns += new
+            self._file.close()
             self._rewrite()
         else:
             self._writer.writerow(row)
@@ -66,11 +71,13 @@ class CsvLog:
         self._file.close()
 
     def _rewrite(self) -> None:
-        self._file = self.path.open("w", newline="")
+        with atomic_file(self.path) as staged, staged.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._columns)
+            if self._columns:
+                writer.writeheader()
+                writer.writerows(self.rows)
+        self._file = self.path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, self._columns)
-        if self._columns:
-            self._writer.writeheader()
-            self._writer.writerows(self.rows)
 
 
 class EventLog:
@@ -186,7 +193,7 @@ class RunLog:
         directory.mkdir(parents=True, exist_ok=True)
         iteration, timesteps = resumed or (None, 0)
         self._plot_path, self._title = directory / "learning_curve.png", title
-        self._csv = CsvLog(directory / "progress.csv", iteration)
+        self._csv = CsvLog(directory / PROGRESS_FILE, iteration)
         self._events = EventLog(directory, timesteps)
         self.console = Console(total, timesteps, stream)
 

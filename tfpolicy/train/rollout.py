@@ -72,6 +72,8 @@ class Rollout:
         episodes = self._episodes.known()
         fragments = block.fragments(self._next_unroll_id, self._collection.late)
         self._next_unroll_id += len(fragments)
+        if not fragments:  # Every step was a reset.
+            return SampleBatch()
         return concat_samples(
             [
                 self._postprocess(fragment, episodes[int(fragment[SampleBatch.EPS_ID][0])])
