@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.coefficient import Coefficients
 from tfpolicy.config import PolicyConfig
-from tfpolicy.distributions import ActionDistribution, DiagGaussian, distribution_for
+from tfpolicy.distributions import ActionDistribution
 from tfpolicy.exploration import exploration_for
 from tfpolicy.graph.acting import Actor
 from tfpolicy.graph.buffer import DeviceBuffer
@@ -22,18 +22,19 @@ from tfpolicy.graph.devices import tower_devices
 from tfpolicy.graph.discovery import columns_read, recording_batch, sample_rows
 from tfpolicy.graph.layout import TrainLayout
 from tfpolicy.graph.learner import Learner
+from tfpolicy.graph.network import build_network
 from tfpolicy.graph.placeholders import unknown_column
 from tfpolicy.graph.seeds import SeedStream
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.graph.towers import LossOutput, Tower, TrainBatch
 from tfpolicy.graph.views import (
     acting_specs,
+    blank_rows,
     dummy_trajectory,
-    standard_views,
     trained_specs,
     used_views,
 )
-from tfpolicy.models import Model, model_for
+from tfpolicy.models import Model
 from tfpolicy.policy import LEARNER_STATS_KEY, Policy, Weights
 from tfpolicy.policy_state import PolicyState
 from tfpolicy.sample_batch import SampleBatch
@@ -44,7 +45,6 @@ from tfpolicy.spaces import (
     clip_action,
     map_leaves,
     normalize_action,
-    normalized_space,
     unsquash_action,
 )
 from tfpolicy.view_requirement import ViewRequirement
@@ -180,7 +180,8 @@ class TFPolicy(Policy):
             ValueError: An observation has the wrong shape or dtype.
             FloatingPointError: The network's output is not finite.
         """
-        columns = self._input_columns(
+        self._check_known(kwargs)
+        columns = self._actor.inputs.columns(
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
         return self._act(columns, explore, timestep)
@@ -234,13 +235,8 @@ class TFPolicy(Policy):
             An action in the dtype of the action space; the state after it; the columns of
             `compute_actions` without the batch dimension.
         """
-        columns = self._input_columns(
-            obs[None] if isinstance(obs, np.ndarray) else [obs],
-            None if state is None else [np.asarray(part)[None] for part in state],
-            None if prev_action is None else _with_batch_dimension(prev_action),
-            None if prev_reward is None else np.asarray([prev_reward], np.float32),
-            {name: _with_batch_dimension(value) for name, value in kwargs.items()},
-        )
+        self._check_known(kwargs)
+        columns = self._actor.inputs.single_columns(obs, state, prev_action, prev_reward, kwargs)
         actions, states, extras = self._act(columns, explore, timestep)
         env_actions = self._environment_actions(actions, clip_actions, unsquash_actions)
         return (
@@ -272,11 +268,12 @@ class TFPolicy(Policy):
         """
         if not actions_normalized and self.config.normalize_actions:
             actions = normalize_action(actions, self.action_space)
-        columns = self._input_columns(
+        self._check_known(kwargs)
+        columns = self._actor.inputs.columns(
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
         leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(actions)]
-        return self._actor.log_probs(self._actor.feeds(columns), leaves)
+        return self._actor.log_probs(self._actor.inputs.arrays(columns), leaves)
 
     def compute_values(self, input_dict: Mapping[str, Any]) -> np.ndarray:
         """State values [B] float32, for bootstrapping.
@@ -290,12 +287,12 @@ class TFPolicy(Policy):
         self._check_open()
         if not self._actor.has_values:
             raise ValueError("This policy's model has no value head, so there are no values.")
-        return self._actor.values(self._actor.feeds(input_dict))
+        return self._actor.values(self._actor.inputs.arrays(input_dict))
 
     @property
     def acting_columns(self) -> tuple[str, ...]:
         """Names of the columns that acting reads."""
-        return ("obs", *self._actor.extra_specs)
+        return ("obs", *self._actor.inputs.specs)
 
     def get_initial_state(self) -> list[np.ndarray]:
         """The recurrent state before the first step, [S] each."""
@@ -494,34 +491,22 @@ class TFPolicy(Policy):
     # Building.
 
     def _build_acting(self) -> None:
-        config = self.config
-        own_space = self.action_space
-        if config.normalize_actions:
-            own_space = normalized_space(self.action_space)
-        self.dist_class = distribution_for(own_space, config.model.custom_action_dist)
-        if config.model.free_log_std and self.dist_class.family is not DiagGaussian:
-            raise ValueError(
-                "`free_log_std` needs Gaussian actions, but these are "
-                f"{self.dist_class.family.__name__}."
-            )
-        self.exploration = exploration_for(config.exploration_config, own_space, self.dist_class)
         with self._graph_session.building():
-            self.model = model_for(
-                self.observation_space, self.dist_class.num_inputs, config.model, int(self._seed)
+            network = build_network(
+                self.observation_space, self.action_space, self.config, int(self._seed)
             )
-        states = self.model.initial_state()
-        self._views = {
-            **standard_views(self.observation_space, own_space, states),
-            **self.model.view_requirements(),
-            **self.trajectory_views(),
-        }
+        self.model, self.dist_class = network.model, network.dist_class
+        self.exploration = exploration_for(
+            self.config.exploration_config, network.own_space, self.dist_class
+        )
+        self._views = {**network.views, **self.trajectory_views()}
         self._actor = Actor(
             self._graph_session,
             self.observation_space,
             self.model,
             self.dist_class,
             self.exploration,
-            acting_specs(self._views),
+            acting_specs(network.views),
         )
         graph = self._graph_session.graph
         self._weights = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
@@ -589,16 +574,9 @@ class TFPolicy(Policy):
         """Postprocesses a short made-up trajectory; gives it and the names that were read."""
         num_rows = min(2, self.config.train_batch_size)
         obs = sample_rows(self.observation_space, num_rows, int(self._seed))
-        views = {k: v for k, v in self._views.items() if k in self._actor.extra_specs}
-        blank = {
-            name: tf.nest.map_structure(
-                lambda spec: np.zeros((num_rows, *spec.shape), spec.dtype.as_numpy_dtype),
-                self._actor.extra_specs[name],
-            )
-            for name in views
-        }
+        blank = blank_rows(self._actor.inputs.specs, num_rows)
         actions, states, extras = self._actor.act(
-            self._actor.feeds({"obs": obs, **blank}), None, timestep=0
+            self._actor.inputs.arrays({"obs": obs, **blank}), None, timestep=0
         )
         acted = {"obs": obs, "actions": actions, **extras}
         for index, (state, initial) in enumerate(
@@ -616,25 +594,6 @@ class TFPolicy(Policy):
     def _check_open(self) -> None:
         self._graph_session.check_usable()
 
-    def _input_columns(
-        self, obs: Any, states: Any, prev_actions: Any, prev_rewards: Any, further: dict[str, Any]
-    ) -> dict[str, Any]:
-        if further:
-            self._check_known(further)
-        columns = {"obs": obs, **further}
-        if states is not None and len(states):
-            if len(states) != self.num_state_tensors():
-                raise ValueError(
-                    f"`state_batches`: expected {self.num_state_tensors()} arrays, "
-                    f"got {len(states)}."
-                )
-            columns.update({f"state_in_{i}": state for i, state in enumerate(states)})
-        if prev_actions is not None:
-            columns["prev_actions"] = prev_actions
-        if prev_rewards is not None:
-            columns["prev_rewards"] = prev_rewards
-        return columns
-
     def _check_known(self, columns: Mapping[str, Any]) -> None:
         for name in columns:
             if name not in self._views:
@@ -643,7 +602,7 @@ class TFPolicy(Policy):
     def _act(
         self, columns: Mapping[str, Any], explore: bool | None, timestep: int | None
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
-        feeds = self._actor.feeds(columns)
+        feeds = self._actor.inputs.arrays(columns)
         seed = None
         if self.config.explore if explore is None else explore:
             seed = self._acting_seeds.next()
@@ -726,10 +685,6 @@ class TFPolicy(Policy):
             "num_rows": num_rows,
             "num_rows_dropped": num_dropped,
         }
-
-
-def _with_batch_dimension(value: Any) -> Any:
-    return tf.nest.map_structure(lambda leaf: np.asarray(leaf)[None], value)
 
 
 def _not_finite_text(feeds: Sequence[np.ndarray], extras: Mapping[str, np.ndarray]) -> str:

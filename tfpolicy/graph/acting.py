@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from tfpolicy.distributions import ActionDistribution
 from tfpolicy.exploration import Exploration
-from tfpolicy.graph.layout import column_leaves
+from tfpolicy.graph.inputs import ActingInputs
 from tfpolicy.graph.placeholders import ColumnSpec, LazyColumns, batch_placeholder
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.models.base import Model
-from tfpolicy.spaces import batch_observations, flatten
+from tfpolicy.spaces import flatten
 
 
 class Actor:
@@ -41,21 +41,20 @@ class Actor:
         exploration: Exploration,
         specs: Mapping[str, ColumnSpec],
     ):
-        self._observation_space = observation_space
         self._exploration = exploration
-        self._initial_state = {
-            f"state_in_{index}": state for index, state in enumerate(model.initial_state())
-        }
         with graph_session.building():
             columns = LazyColumns(specs, batch_placeholder)
             obs_leaves = flatten(observation_space, columns["obs"])
-            # While acting every row is a sequence of its own, of length 1.
-            columns.give("seq_lens", tf.ones(tf.shape(obs_leaves[0])[:1], tf.int32))
+            columns.give("seq_lens", single_steps(obs_leaves[0]))
             output = model(columns)
             distribution = action_dist(output.dist_inputs)
             # Columns beside the observation, in the order in which their leaves are fed.
             extra_inputs = {k: v for k, v in columns.read.items() if k != "obs"}
-            self.extra_specs = {name: specs[name] for name in extra_inputs}
+            self.inputs = ActingInputs(
+                observation_space,
+                {name: specs[name] for name in extra_inputs},
+                model.initial_state(),
+            )
             feeds = obs_leaves + tf.nest.flatten(list(extra_inputs.values()))
             self._scalars = {
                 name: tf.compat.v1.placeholder(tf.float32, [], name)
@@ -129,26 +128,7 @@ class Actor:
         """State values [B]."""
         return self._values(*feeds)[0]
 
-    def feeds(self, columns: Mapping[str, Any]) -> list[np.ndarray]:
-        """One array for each input leaf out of columns [B, ...] by name.
 
-        Raises:
-            KeyError: A column that the model reads is missing; missing states are the initial ones.
-            ValueError: A column has the wrong shape or dtype.
-        """
-        if "obs" not in columns:
-            raise KeyError(f"Acting needs the column 'obs', got: {', '.join(columns)}.")
-        leaves = batch_observations(self._observation_space, columns["obs"])
-        num_rows = len(leaves[0])
-        for name, spec in self.extra_specs.items():
-            value = columns.get(name)
-            if value is None and name in self._initial_state:
-                value = np.repeat(self._initial_state[name][None], num_rows, axis=0)
-            elif value is None:
-                raise KeyError(f"Acting needs the column {name!r}, got: {', '.join(columns)}.")
-            added = column_leaves(name, value, spec)
-            for leaf in added:
-                if len(leaf) != num_rows:
-                    raise ValueError(f"Column `{name}`: expected {num_rows} rows, got {len(leaf)}.")
-            leaves += added
-        return leaves
+def single_steps(rows: tf.Tensor) -> tf.Tensor:
+    """The `seq_lens` [B] of acting: every one of the `rows` [B, ...] is a sequence of its own."""
+    return tf.ones(tf.shape(rows)[:1], tf.int32)

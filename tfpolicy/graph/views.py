@@ -59,6 +59,16 @@ def acting_specs(views: Mapping[str, ViewRequirement]) -> dict[str, ColumnSpec]:
     }
 
 
+def blank_rows(specs: Mapping[str, ColumnSpec], num_rows: int) -> dict[str, Any]:
+    """Columns [num_rows, ...] of zeros, as they are before the first step of an episode."""
+    return {
+        name: tf.nest.map_structure(
+            lambda leaf: np.zeros((num_rows, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
+        )
+        for name, spec in specs.items()
+    }
+
+
 def dummy_trajectory(
     views: Mapping[str, ViewRequirement], acted: Mapping[str, Any], num_rows: int, seed: int
 ) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""A policy's network, which training and inference graphs build alike from spaces and config."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import gymnasium as gym
+
+from tfpolicy.config import PolicyConfig
+from tfpolicy.distributions import ActionDistribution, DiagGaussian, distribution_for
+from tfpolicy.graph.views import standard_views
+from tfpolicy.models import Model, model_for
+from tfpolicy.spaces import normalized_space
+from tfpolicy.view_requirement import ViewRequirement
+
+
+class Network(NamedTuple):
+    """A model and what its outputs mean.
+
+    Attributes:
+        model: Maps columns to distribution inputs.
+        dist_class: Maps distribution inputs to a distribution over `own_space`.
+        own_space: The policy's own action space.
+        views: Everything that the model may read.
+    """
+
+    model: Model
+    dist_class: ActionDistribution
+    own_space: gym.Space
+    views: dict[str, ViewRequirement]
+
+
+def build_network(
+    observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig, seed: int
+) -> Network:
+    """Builds the network in the current default graph.
+
+    Args:
+        observation_space: The environment's own.
+        action_space: The environment's own.
+        config: Any policy's config.
+        seed: Initial weights follow from it.
+
+    Raises:
+        ValueError: The action distribution does not fit the space or the model's settings.
+    """
+    own_space = normalized_space(action_space) if config.normalize_actions else action_space
+    dist_class = distribution_for(own_space, config.model.custom_action_dist)
+    if config.model.free_log_std and dist_class.family is not DiagGaussian:
+        raise ValueError(
+            f"`free_log_std` needs Gaussian actions, but these are {dist_class.family.__name__}."
+        )
+    model = model_for(observation_space, dist_class.num_inputs, config.model, seed)
+    views = {
+        **standard_views(observation_space, own_space, model.initial_state()),
+        **model.view_requirements(),
+    }
+    return Network(model, dist_class, own_space, views)
