@@ -30,6 +30,7 @@ _HOMES = {
     "TFPolicy": "tfpolicy.tf_policy",
     "Trainer": "tfpolicy.train.loop",
     "ViewRequirement": "tfpolicy.view_requirement",
+    "build_tf_policy": "tfpolicy.policies.builder",
     "concat_samples": "tfpolicy.sample_batch",
     "load_policy": "tfpolicy.served_policy",
     "policy_class": "tfpolicy.policies",
