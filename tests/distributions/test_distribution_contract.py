@@ -134,37 +134,10 @@ def test_mode_is_at_least_as_likely_as_any_sample(random_case, evaluate):
     assert (logp[0] >= logp[1] - 1e-5).all()
 
 
-def test_compiled_values_and_gradients_equal_plain_ones(family_case, evaluate, evaluate_compiled):
-    # All kinds of rows at once, for compiling takes seconds.
-    distribution = family_case.distribution
-    inputs, other, actions = (
-        np.concatenate(parts)
-        for parts in zip(
-            *(
-                usual_rows(family_case, evaluate),
-                edge_rows(family_case),
-                extreme_rows(family_case, evaluate, 1e2),
-                extreme_rows(family_case, evaluate, 1e9),
-            ),
-            strict=True,
-        )
-    )
-
-    def function(*x):
-        return values_and_gradients(distribution, *x)
-
-    plain = evaluate(function, inputs, other, actions)
-    compiled = evaluate_compiled(function, inputs, other, actions)
-    for expected, value in zip(plain, compiled, strict=True):
-        assert np.isfinite(value).all()
-        np.testing.assert_allclose(value[:ROWS], expected[:ROWS], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("magnitude", [1e2, 1e9])
-def test_extreme_inputs_have_finite_values_and_gradients(
-    case, evaluate, magnitude
+def test_extreme_inputs_and_actions_at_bounds_have_finite_values_and_gradients(
+    case, evaluate
 ):  # e12, e13, i18
-    inputs, other, actions = extreme_rows(case, evaluate, magnitude)
+    inputs, other, actions = hard_rows(case, evaluate)
     assert np.isfinite(actions).all()
     for value in evaluate(
         lambda *x: values_and_gradients(case.distribution, *x), inputs, other, actions
@@ -172,9 +145,18 @@ def test_extreme_inputs_have_finite_values_and_gradients(
         assert np.isfinite(value).all()
 
 
-def test_actions_at_the_bounds_have_finite_values_and_gradients(case, evaluate):
-    for value in evaluate(lambda *x: values_and_gradients(case.distribution, *x), *edge_rows(case)):
+def test_compiled_values_and_gradients_equal_plain_ones(family_case, evaluate, evaluate_compiled):
+    # Usual and hard rows at once, for compiling takes seconds.
+    usual, hard = usual_rows(family_case, evaluate), hard_rows(family_case, evaluate)
+    arrays = [np.concatenate(parts) for parts in zip(usual, hard, strict=True)]
+
+    def function(*x):
+        return values_and_gradients(family_case.distribution, *x)
+
+    plain, compiled = evaluate(function, *arrays), evaluate_compiled(function, *arrays)
+    for expected, value in zip(plain, compiled, strict=True):
         assert np.isfinite(value).all()
+        np.testing.assert_allclose(value[:ROWS], expected[:ROWS], rtol=1e-3, atol=1e-4)
 
 
 def values_and_gradients(distribution, inputs, other, actions):
@@ -187,31 +169,35 @@ def usual_rows(case, evaluate):
     return inputs, case.inputs(ROWS, seed=1), draw(evaluate, case.distribution, inputs)
 
 
-def extreme_rows(case, evaluate, magnitude):
+def hard_rows(case, evaluate):
+    """Huge inputs with their modes and samples, and actions at the bounds of the space."""
     rng = np.random.default_rng(0)
     shape = (20, case.distribution.num_inputs)
     inputs, other = (
-        rng.choice([-magnitude, 0, magnitude], shape).astype(np.float32) for _ in range(2)
+        np.concatenate([rng.choice([-m, 0, m], shape) for m in (1e2, 1e9)]).astype(np.float32)
+        for _ in range(2)
     )
     modes = evaluate(lambda x: case.distribution(x).mode(), inputs)
     samples = draw(evaluate, case.distribution, inputs)
-    return np.tile(inputs, (2, 1)), np.tile(other, (2, 1)), np.concatenate([modes, samples])
-
-
-def edge_rows(case):
-    return case.inputs(2, scale=3.0), case.inputs(2, seed=1, scale=3.0), edge_actions(case.space)
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.float32, np.float64, list])
-def test_log_prob_takes_actions_of_any_type(case, evaluate, dtype):  # e9
-    distribution, inputs = case.distribution, case.inputs(2)
-    actions = np.rint(edge_actions(case.space))
-    expected = evaluate(
-        lambda x, a: distribution(x).log_prob(a), inputs, actions.astype(np.float32)
+    return (
+        np.concatenate([inputs, inputs, case.inputs(2, scale=3.0)]),
+        np.concatenate([other, other, case.inputs(2, seed=1, scale=3.0)]),
+        np.concatenate([modes, samples, edge_actions(case.space)]),
     )
-    constant = actions.tolist() if dtype is list else actions.astype(dtype)
-    logp = evaluate(lambda x: distribution(x).log_prob(constant), inputs)
-    np.testing.assert_allclose(logp, expected, rtol=1e-6)
+
+
+def test_log_prob_takes_actions_of_any_type(case, evaluate):  # e9
+    actions = np.rint(edge_actions(case.space))
+    dtypes = [np.int8, np.int32, np.int64, np.float32, np.float64]
+    forms = [actions.tolist(), *(actions.astype(dtype) for dtype in dtypes)]
+
+    def log_probs(x, a):
+        p = case.distribution(x)
+        return [p.log_prob(form) for form in [a, *forms, *map(tf.constant, forms)]]
+
+    expected, *others = evaluate(log_probs, case.inputs(2), actions.astype(np.float32))
+    for logp in others:
+        np.testing.assert_allclose(logp, expected, rtol=1e-6)
 
 
 def test_inputs_of_another_width_are_refused(case):
