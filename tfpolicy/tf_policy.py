@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import os
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,13 +14,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfpolicy.callbacks import DefaultCallbacks
+from tfpolicy.checkpoint import read_checkpoint, write_checkpoint
 from tfpolicy.coefficient import Coefficients
 from tfpolicy.config import PolicyConfig
+from tfpolicy.description import PolicyDescription, class_name
 from tfpolicy.distributions import ActionDistribution
 from tfpolicy.exploration import exploration_for
 from tfpolicy.graph.acting import Actor
 from tfpolicy.graph.buffer import DeviceBuffer
-from tfpolicy.graph.devices import tower_devices
+from tfpolicy.graph.devices import num_gpus_present, tower_devices
 from tfpolicy.graph.discovery import columns_read, recording_batch, sample_rows
 from tfpolicy.graph.layout import TrainLayout
 from tfpolicy.graph.learner import Learner
@@ -465,10 +469,77 @@ class TFPolicy(Policy):
         """Where the exploration's schedules stand."""
         return self.exploration.get_state(self.global_timestep)
 
+    def get_exploration_info(self) -> dict[str, Any]:
+        """Deprecated alias of `get_exploration_state`."""
+        _warn_deprecated("get_exploration_info", "get_exploration_state")
+        return self.get_exploration_state()
+
     def set_coefficient(self, name: str, value: float) -> None:
         """Assigns an adaptive coefficient."""
         self._check_open()
         self._state.set_coefficients({name: value})
+
+    # Files.
+
+    def save(self, checkpoint_dir: str | os.PathLike[str]) -> None:
+        """Writes a checkpoint: the whole state, and what is needed to build the policy again.
+
+        Args:
+            checkpoint_dir: The checkpoint's folder; one that is there is replaced, whole.
+
+        Raises:
+            TypeError: `env_config` or another free dict of the config holds a value that is
+                neither plain nor an array.
+        """
+        write_checkpoint(checkpoint_dir, self._description().to_json(), self.get_state())
+
+    def restore(self, checkpoint_dir: str | os.PathLike[str]) -> None:
+        """Continues from the state in a checkpoint, or raises and changes nothing.
+
+        Raises:
+            FileNotFoundError: There is no such folder.
+            ValueError: It holds no checkpoint, a damaged one, or one of another kind of policy.
+        """
+        self.set_state(read_checkpoint(checkpoint_dir)[1])
+
+    @classmethod
+    def from_checkpoint(
+        cls, checkpoint_dir: str | os.PathLike[str], config: Mapping[str, Any] | None = None
+    ) -> TFPolicy:
+        """Builds the policy of a checkpoint, which goes on as if it had never stopped.
+
+        Args:
+            checkpoint_dir: What `save` wrote.
+            config: Settings in place of the stored ones. Classes that the config names, such as a
+                custom model, are never loaded from a file: they have to be given here.
+
+        Returns:
+            A policy of the class that was saved, which must be this class or one derived from it,
+            or of this class, if it is derived from that.
+
+        Raises:
+            FileNotFoundError: There is no such folder.
+            ValueError: It holds no checkpoint or a damaged one, or a class is missing.
+        """
+        stored, state = read_checkpoint(checkpoint_dir)
+        description = PolicyDescription.from_json(stored, checkpoint_dir)
+        policy_class = description.find_class(cls)
+        policy = policy_class(
+            description.observation_space,
+            description.action_space,
+            _portable(policy_class.config_class, description.config, config or {}),
+        )
+        try:
+            policy.set_state(state)
+        except BaseException:
+            policy.close()
+            raise
+        return policy
+
+    def export_checkpoint(self, export_dir: str | os.PathLike[str]) -> None:
+        """Deprecated alias of `save`."""
+        _warn_deprecated("export_checkpoint", "save")
+        self.save(export_dir)
 
     def get_session(self) -> tf.compat.v1.Session:
         """The session, for looking around; the graph is closed."""
@@ -589,6 +660,14 @@ class TFPolicy(Policy):
         postprocessed = self.postprocess_trajectory(batch)
         return SampleBatch(postprocessed), set(reads)
 
+    def _description(self) -> PolicyDescription:
+        return PolicyDescription(
+            class_name(type(self)),
+            self.observation_space,
+            self.action_space,
+            self.config.to_json(),
+        )
+
     # Arguments and results.
 
     def _check_open(self) -> None:
@@ -698,3 +777,22 @@ def _rebuild(policy_class: type[TFPolicy], arguments: tuple, state: dict[str, An
     policy = policy_class(*arguments)
     policy.set_state(state)
     return policy
+
+
+def _portable(
+    config_class: type[PolicyConfig], stored: Mapping[str, Any], changes: Mapping[str, Any]
+) -> PolicyConfig:
+    """The stored config with changes, and with no more towers than this machine has GPUs."""
+    config = config_class.from_json(stored, **changes)
+    present = num_gpus_present()
+    if "num_gpus" in changes or config.fake_gpus or config.num_gpus <= present:
+        return config
+    warnings.warn(
+        f"The policy was saved with `num_gpus` {config.num_gpus}; this machine has {present}.",
+        stacklevel=3,
+    )
+    return config.replace(num_gpus=present)
+
+
+def _warn_deprecated(old: str, new: str) -> None:
+    warnings.warn(f"`{old}` is now `{new}`.", DeprecationWarning, stacklevel=3)

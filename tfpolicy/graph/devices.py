@@ -19,10 +19,15 @@ def tower_devices(num_gpus: int, fake_gpus: bool) -> list[str | None]:
         return [None]
     if fake_gpus:
         return [None] if num_gpus == 1 else [f"/CPU:{index}" for index in range(num_gpus)]
-    present = len(tf.config.list_physical_devices("GPU"))
+    present = num_gpus_present()
     if present < num_gpus:
         raise ValueError(
             f"`num_gpus` is {num_gpus}, but TensorFlow sees {present} on this machine. Ask for "
             f"fewer, or set `fake_gpus=True` to put the towers on the CPU."
         )
     return [f"/GPU:{index}" for index in range(num_gpus)]
+
+
+def num_gpus_present() -> int:
+    """How many GPUs TensorFlow sees on this machine."""
+    return len(tf.config.list_physical_devices("GPU"))
