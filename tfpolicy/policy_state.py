@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ class PolicyState:
             raise KeyError(
                 f"No coefficient {unknown[0]!r}; there are {', '.join(self._coefficients)}."
             )
+        _check_finite(values)
         self._coefficients.values.update({name: float(v) for name, v in values.items()})
         named = {
             variable.name.removesuffix(":0"): self._coefficients.values[name]
@@ -102,8 +104,15 @@ class PolicyState:
                 f"The state's coefficients are {', '.join(state['coefficients'])}; this policy's "
                 f"are {', '.join(self._coefficients)}."
             )
+        _check_finite(state["coefficients"])
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Assigns what `check` has let through."""
         self._graph_session.write(self._all, {**state["weights"], **state["optimizer_variables"]})
         self.set_coefficients(state["coefficients"])
+
+
+def _check_finite(coefficients: Mapping[str, Any]) -> None:
+    for name, value in coefficients.items():
+        if not isinstance(value, numbers.Real) or not np.isfinite(value):
+            raise ValueError(f"Coefficient {name!r} must be a finite number, got {value!r}.")

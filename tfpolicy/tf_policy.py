@@ -28,7 +28,7 @@ from tfpolicy.graph.layout import TrainLayout
 from tfpolicy.graph.learner import Learner
 from tfpolicy.graph.network import build_network
 from tfpolicy.graph.placeholders import unknown_column
-from tfpolicy.graph.seeds import SeedStream
+from tfpolicy.graph.seeds import SeedStream, check_seed_states
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.graph.towers import LossOutput, Tower, TrainBatch
 from tfpolicy.graph.views import (
@@ -45,6 +45,7 @@ from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.schedules import Schedule, make_schedule
 from tfpolicy.sequences import pad_batch, sequence_ends, sequence_lengths
 from tfpolicy.spaces import (
+    batch_observations,
     check_supported,
     clip_action,
     map_leaves,
@@ -269,6 +270,9 @@ class TFPolicy(Policy):
             prev_reward_batch: As in `compute_actions`.
             actions_normalized: See `actions`.
             **kwargs: As in `compute_actions`.
+
+        Raises:
+            ValueError: `actions` have the wrong shape, dtype or number of rows.
         """
         if not actions_normalized and self.config.normalize_actions:
             actions = normalize_action(actions, self.action_space)
@@ -276,8 +280,13 @@ class TFPolicy(Policy):
         columns = self._actor.inputs.columns(
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
-        leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(actions)]
-        return self._actor.log_probs(self._actor.inputs.arrays(columns), leaves)
+        feeds = self._actor.inputs.arrays(columns)
+        leaves = batch_observations(self.dist_class.space, actions, "actions")
+        if len(leaves[0]) != len(feeds[0]):
+            raise ValueError(
+                f"`actions`: expected {len(feeds[0])} rows as in `obs_batch`, got {len(leaves[0])}."
+            )
+        return self._actor.log_probs(feeds, leaves)
 
     def compute_values(self, input_dict: Mapping[str, Any]) -> np.ndarray:
         """State values [B] float32, for bootstrapping.
@@ -412,8 +421,8 @@ class TFPolicy(Policy):
         """
         buffer = self._loaded_buffer(buffer_index)
         num_epochs = self.config.num_sgd_iter if num_sgd_iter is None else num_sgd_iter
-        if num_epochs < 1:
-            raise ValueError(f"`num_sgd_iter` must be positive, got {num_epochs}.")
+        if num_epochs < 1 or num_epochs != int(num_epochs):
+            raise ValueError(f"`num_sgd_iter` must be a positive integer, got {num_epochs}.")
         self._update_coefficients()
         seed = self._shuffle_seeds.next()
         stats = self._learner.learn_on_buffer(buffer_index, num_epochs, seed, shuffle)
@@ -459,11 +468,16 @@ class TFPolicy(Policy):
         """
         self._check_open()
         self._state.check(state, ("global_timestep", "exploration_state", "random"))
-        self._state.set_state(state)
-        self.global_timestep = int(state["global_timestep"])
+        timestep, random = state["global_timestep"], state["random"]
+        if not isinstance(timestep, int | np.integer) or timestep < 0:
+            raise ValueError(f"The state's `global_timestep` must be >= 0, got {timestep!r}.")
+        streams = {"acting": self._acting_seeds, "shuffling": self._shuffle_seeds}
+        check_seed_states(random, streams)
         self.exploration.set_state(state["exploration_state"])
-        self._acting_seeds.set_state(state["random"]["acting"])
-        self._shuffle_seeds.set_state(state["random"]["shuffling"])
+        self._state.set_state(state)
+        self.global_timestep = int(timestep)
+        for name, stream in streams.items():
+            stream.set_state(random[name])
 
     def get_exploration_state(self) -> dict[str, Any]:
         """Where the exploration's schedules stand."""
@@ -475,8 +489,16 @@ class TFPolicy(Policy):
         return self.get_exploration_state()
 
     def set_coefficient(self, name: str, value: float) -> None:
-        """Assigns an adaptive coefficient."""
+        """Assigns an adaptive coefficient.
+
+        Raises:
+            KeyError: There is no such coefficient.
+            ValueError: It follows a schedule, or the value is not finite.
+        """
         self._check_open()
+        if name in self.coefficients and name not in self.coefficients.adaptive:
+            adaptive = ", ".join(self.coefficients.adaptive) or "none"
+            raise ValueError(f"Coefficient {name!r} follows a schedule; adaptive are: {adaptive}.")
         self._state.set_coefficients({name: value})
 
     # Files.
@@ -682,18 +704,27 @@ class TFPolicy(Policy):
         self, columns: Mapping[str, Any], explore: bool | None, timestep: int | None
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         feeds = self._actor.inputs.arrays(columns)
-        seed = None
-        if self.config.explore if explore is None else explore:
-            seed = self._acting_seeds.next()
+        explores = self.config.explore if explore is None else explore
+        seed = self._acting_seeds.next() if explores else None
+        now = self.global_timestep if timestep is None else timestep
+        try:
+            actions, states, extras = self._actor.act(feeds, seed, now)
+            self._check_finite(feeds, extras)
+        except (FloatingPointError, tf.errors.InvalidArgumentError):
+            if explores:
+                self._acting_seeds.give_back(seed)
+                # Some draws refuse NaN in words of their own; acting greedily finds it.
+                self._check_finite(feeds, self._actor.act(feeds, None, now)[2])
+            raise
+        if explores:
+            # Acting greedily is evaluation, which must not move the schedules on.
             with self._timestep_lock:
-                now = self.global_timestep
-                # Acting greedily is evaluation, which must not move the schedules on.
-                self.global_timestep = now + len(feeds[0])
-            timestep = now if timestep is None else timestep
-        actions, states, extras = self._actor.act(feeds, seed, timestep or 0)
+                self.global_timestep += len(feeds[0])
+        return actions, states, extras
+
+    def _check_finite(self, feeds: Sequence[np.ndarray], extras: Mapping[str, np.ndarray]) -> None:
         if self.config.check_numerics and np.isnan(extras["action_logp"]).any():
             raise FloatingPointError(_not_finite_text(feeds, extras))
-        return actions, states, extras
 
     def _environment_actions(
         self, actions: Any, clip: bool | None = None, unsquash: bool | None = None

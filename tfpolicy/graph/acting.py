@@ -71,6 +71,7 @@ class Actor:
             score = distribution.log_prob(scored)
         self._structure = tf.nest.map_structure(lambda _: None, greedy)
         self._num_actions = len(tf.nest.flatten(greedy))
+        self._action_dtypes = [leaf.dtype.as_numpy_dtype for leaf in tf.nest.flatten(greedy)]
         self.has_values = output.vf_preds is not None
         rest = [output.dist_inputs, *([output.vf_preds] if self.has_values else [])]
         rest += list(output.state_out)
@@ -121,8 +122,9 @@ class Actor:
         return actions, results[first_state:], extras
 
     def log_probs(self, feeds: Sequence[np.ndarray], actions: Sequence[np.ndarray]) -> np.ndarray:
-        """Log-probabilities [B] of given actions, leaves [B, ...]."""
-        return self._score(*feeds, *actions)[0]
+        """Log-probabilities [B] of given actions, leaves [B, ...] of any dtype."""
+        pairs = zip(actions, self._action_dtypes, strict=True)
+        return self._score(*feeds, *(a.astype(dtype, copy=False) for a, dtype in pairs))[0]
 
     def values(self, feeds: Sequence[np.ndarray]) -> np.ndarray:
         """State values [B]."""

@@ -65,7 +65,7 @@ class TrainLayout:
 
         Raises:
             KeyError: A column is missing.
-            ValueError: A column has the wrong shape or dtype.
+            ValueError: A column has the wrong shape or dtype, or there are no rows.
         """
         missing = [name for name in self.specs if name not in batch]
         if missing:
@@ -76,6 +76,8 @@ class TrainLayout:
         leaves = []
         for name, spec in self.specs.items():
             leaves += column_leaves(name, batch[name], spec)
+        if not len(leaves[0]):
+            raise ValueError("The batch has no rows; there is nothing to learn from.")
         return [
             self._as_units(name, leaf) for name, leaf in zip(self._leaf_names, leaves, strict=True)
         ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +36,12 @@ class SeedStream:
             self._count = (count + 1) % _LIMIT
         return np.array((self._base, count), np.int32)
 
+    def give_back(self, seed: np.ndarray) -> None:
+        """Takes back a seed whose draw came to nothing; only the latest can still be used."""
+        with self._lock:
+            if int(seed[1]) == (self._count - 1) % _LIMIT:
+                self._count = int(seed[1])
+
     def get_state(self) -> dict[str, int]:
         """The base and how many seeds were handed out."""
         return {"base": self._base, "count": self._count}
@@ -42,3 +50,22 @@ class SeedStream:
         """Continues where another stream stood."""
         with self._lock:
             self._base, self._count = int(state["base"]), int(state["count"])
+
+
+def check_seed_states(states: Any, names: Collection[str]) -> None:
+    """Checks what several streams are to be set to, by name.
+
+    Raises:
+        ValueError: A name is missing or unknown, or a state has not just a base and a count.
+    """
+    if not isinstance(states, Mapping) or set(states) != set(names):
+        raise ValueError(f"The random state must be that of {', '.join(names)}, got {states!r}.")
+    for name, state in states.items():
+        if not isinstance(state, Mapping) or set(state) != {"base", "count"}:
+            raise ValueError(f"The random state of {name}: expected base and count, got {state!r}.")
+        for key, number in state.items():
+            if not isinstance(number, int | np.integer) or not 0 <= number < _LIMIT:
+                raise ValueError(
+                    f"The random state of {name}: `{key}` must be in 0 to 2**31 - 1, "
+                    f"got {number!r}."
+                )

@@ -48,11 +48,19 @@ class GraphSession:
         if not fuse_kernels:
             rewrites = options.graph_options.rewrite_options
             rewrites.remapping = rewriter_config_pb2.RewriterConfig.OFF
-        self.session = tf.compat.v1.Session(graph=self.graph, config=options)
+        self._session = tf.compat.v1.Session(graph=self.graph, config=options)
         self._pid = os.getpid()
         self._closed = False
+        # What `callable` has made so far; each keeps the session alive.
+        self._runs: list[Callable[..., list[Any]] | None] = []
         self._readers: dict[tuple[str, ...], Callable] = {}
         self._writers: dict[tuple[str, ...], Callable] = {}
+
+    @property
+    def session(self) -> tf.compat.v1.Session:
+        """The session."""
+        self.check_usable()
+        return self._session
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -91,15 +99,18 @@ class GraphSession:
             on_calling_thread: Whether the graph runs on the thread that calls, which saves waking
                 another one; worth it for small graphs. Not for graphs over several devices.
         """
-        run = None
+        runs = self._runs
+        position = len(runs)
+        runs.append(None)
 
         def call(*values: Any) -> list[Any]:
-            nonlocal run
             if self._closed or os.getpid() != self._pid:
                 self.check_usable()
+            run = runs[position]
             if run is None:
                 # Optimizing a graph takes long, and few policies use every callable.
                 run = make_callable(self.session, feeds, fetches, targets, on_calling_thread)
+                runs[position] = run
             return run(*values)
 
         return call
@@ -144,10 +155,12 @@ class GraphSession:
         """Frees the session and everything on its devices; later calls raise."""
         if not self._closed:
             self._closed = True
-            self._readers.clear()
-            self._writers.clear()
+            # The memory of a session is freed with the last reference to it. A fork keeps it: what
+            # it shares with its parent is not for it to end.
             if os.getpid() == self._pid:
-                self.session.close()
+                self._session.close()
+                self._runs[:] = [None] * len(self._runs)
+                del self._session
 
 
 def variable_names(variables: Sequence[tf.Variable]) -> tuple[str, ...]:
