@@ -172,6 +172,11 @@ class PolicyConfig(Config):
                 f"`sgd_minibatch_size` must be at most `train_batch_size` "
                 f"({self.train_batch_size}), got {self.sgd_minibatch_size}."
             )
+        if self.minibatch_size < self.num_gpus:
+            raise ValueError(
+                f"A minibatch must have a row for each of the {self.num_gpus} towers (`num_gpus`), "
+                f"got {self.minibatch_size} (`sgd_minibatch_size` or `train_batch_size`)."
+            )
 
     @property
     def minibatch_size(self) -> int:

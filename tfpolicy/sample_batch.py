@@ -59,7 +59,7 @@ class SampleBatch(MutableMapping[str, Column]):
         self._count = 0
         self._max_seq_len: int | None = None
         if isinstance(columns, SampleBatch):
-            self._columns.update(columns._columns)
+            self._columns = columns._columns.copy()
             self._count = columns._count
             self._max_seq_len = columns._max_seq_len
             columns = None

@@ -361,11 +361,17 @@ class TFPolicy(Policy):
             buffer_index: Which of `config["num_multi_gpu_tower_stacks"]` buffers.
 
         Returns:
-            Rows per device, whatever the number of towers.
+            Rows per device, whatever the number of towers. Of a recurrent policy every sequence
+            counts `max_seq_len` rows here and in offsets, though only real rows are learned from.
+
+        Raises:
+            KeyError: A column is missing.
+            ValueError: A column has the wrong shape or dtype, or there are fewer rows (sequences)
+                than towers.
         """
         buffer = self._buffer(buffer_index)
         metrics, leaves = self._train_leaves(batch)
-        buffer.load(leaves)
+        buffer.load(leaves, self._layout.unit_rows(leaves))
         self._custom_metrics[buffer_index] = metrics
         return self.get_num_samples_loaded_into_buffer(buffer_index)
 
@@ -396,8 +402,8 @@ class TFPolicy(Policy):
         self._update_coefficients()
         first = offset // rows_per_unit
         stats = self._learner.learn_on_loaded(buffer_index, first)
-        units = min(self._minibatch_units, buffer.num_units - first)
-        return self._buffer_result(stats, buffer_index, units, buffer.num_dropped)
+        num_rows = buffer.unit_rows[first : first + self._minibatch_units].sum()
+        return self._buffer_result(stats, buffer_index, num_rows, 0)
 
     def learn_on_buffer(
         self, num_sgd_iter: int | None = None, shuffle: bool = True, buffer_index: int = 0
@@ -412,7 +418,8 @@ class TFPolicy(Policy):
             buffer_index: Which buffer.
 
         Returns:
-            As `learn_on_batch`; statistics are means over the minibatches of the last epoch.
+            As `learn_on_batch`; statistics are means over the minibatches of the last epoch, and
+            `"num_rows"` and `"num_rows_dropped"` are its rows.
 
         Raises:
             ValueError: Nothing is loaded, or `num_sgd_iter` is not positive.
@@ -425,11 +432,9 @@ class TFPolicy(Policy):
             raise ValueError(f"`num_sgd_iter` must be a positive integer, got {num_epochs}.")
         self._update_coefficients()
         seed = self._shuffle_seeds.next()
-        stats = self._learner.learn_on_buffer(buffer_index, num_epochs, seed, shuffle)
-        size = min(self._minibatch_units, buffer.num_units)
-        units = buffer.num_units // size * size
-        left_over = (buffer.num_units - units) * len(self._devices)
-        return self._buffer_result(stats, buffer_index, units, buffer.num_dropped + left_over)
+        stats, units = self._learner.learn_on_buffer(buffer_index, num_epochs, seed, shuffle)
+        num_rows = buffer.unit_rows[units].sum()
+        return self._buffer_result(stats, buffer_index, num_rows, buffer.unit_rows.sum() - num_rows)
 
     # State.
 
@@ -776,15 +781,11 @@ class TFPolicy(Policy):
         return buffer
 
     def _buffer_result(
-        self, stats: dict[str, float], buffer_index: int, units: int, units_dropped: int
+        self, stats: dict[str, float], buffer_index: int, num_rows: int, num_left_over: int
     ) -> dict[str, Any]:
-        rows = self._layout.rows_per_unit
-        return self._result(
-            stats,
-            self._custom_metrics[buffer_index],
-            units * rows * len(self._devices),
-            units_dropped * rows,
-        )
+        dropped = self._buffer(buffer_index).num_rows_dropped + num_left_over
+        metrics = self._custom_metrics[buffer_index]
+        return self._result(stats, metrics, int(num_rows), int(dropped))
 
     def _result(
         self, means: dict[str, float], metrics: dict[str, Any], num_rows: int, num_dropped: int

@@ -18,6 +18,11 @@ class DeviceBuffer:
     device `u % n`, so that what all devices see at one offset is what one device would see there.
     Units left over (fewer than devices) are dropped and counted.
 
+    Attributes:
+        num_units: Units on each device.
+        unit_rows: [num_units] int, real rows of all devices together at each offset.
+        num_rows_dropped: Real rows in the units that were left over.
+
     Args:
         graph_session: The graph it is built in.
         devices: Where the shares live.
@@ -34,7 +39,8 @@ class DeviceBuffer:
     ):
         self._devices = devices
         self.num_units = 0
-        self.num_dropped = 0
+        self.unit_rows = np.zeros(0, np.int64)
+        self.num_rows_dropped = 0
         self._variables: list[list[tf.Variable]] = []
         inputs, assigned = [], []
         for index, device in enumerate(devices):
@@ -50,8 +56,12 @@ class DeviceBuffer:
         self._load = graph_session.callable(inputs, [], assigned)
         graph_session.initialize([v for share in self._variables for v in share])
 
-    def load(self, leaves: Sequence[np.ndarray]) -> None:
+    def load(self, leaves: Sequence[np.ndarray], unit_rows: np.ndarray) -> None:
         """Copies the leaves, [U, ...] each, onto the devices.
+
+        Args:
+            leaves: Arrays in the order of `unit_specs`.
+            unit_rows: [U] int, how many real rows each unit has.
 
         Raises:
             ValueError: There are fewer units than devices.
@@ -69,7 +79,8 @@ class DeviceBuffer:
             shares += [np.ascontiguousarray(leaf[index:kept:num_devices]) for leaf in leaves]
         self._load(*shares)
         self.num_units = kept // num_devices
-        self.num_dropped = num_units - kept
+        self.unit_rows = unit_rows[:kept].reshape(-1, num_devices).sum(axis=1)
+        self.num_rows_dropped = int(unit_rows[kept:].sum())
 
     def read(self, tower: int) -> list[tf.Tensor]:
         """Tensors of the whole share of one tower."""

@@ -90,6 +90,12 @@ class TrainLayout:
         seq_lens = leaves[self._leaf_names.index("seq_lens")]
         return tf.reduce_sum(seq_lens) if tf.is_tensor(seq_lens) else int(np.sum(seq_lens))
 
+    def unit_rows(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
+        """How many real rows each unit has, [U] int."""
+        if self.max_seq_len is None:
+            return np.ones(len(leaves[0]), np.int64)
+        return leaves[self._leaf_names.index("seq_lens")]
+
     def as_rows(self, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Flattens sequences to the rows that a loss sees; states and `seq_lens` stay."""
         if self.max_seq_len is None:

@@ -142,11 +142,16 @@ class Learner:
 
     def learn_on_buffer(
         self, buffer_index: int, num_epochs: int, seed: np.ndarray, shuffle: bool
-    ) -> dict[str, float]:
-        """All epochs in one session call; the statistics are means over the last epoch."""
+    ) -> tuple[dict[str, float], np.ndarray]:
+        """All epochs in one session call.
+
+        Returns:
+            The statistics, means over the last epoch, and the units [K] that it learned from.
+        """
         run = self._learn_all[buffer_index]
-        finite, stats = run(np.int32(num_epochs), seed, np.bool_(shuffle))
-        return self._checked(finite, stats)
+        finite, stats, order = run(np.int32(num_epochs), seed, np.bool_(shuffle))
+        size = min(self._minibatch_units, len(order))
+        return self._checked(finite, stats), order[: len(order) // size * size]
 
     def _build_fed(self) -> None:
         """Learning, computing and applying on what the caller hands in."""
@@ -158,6 +163,9 @@ class Learner:
             shares.append(leaves)
             counts.append(count)
         result = self._gradients(shares, counts, False)
+        if not any(self._towers[0].has_gradient):
+            names = ", ".join(variable.name for variable in self._variables)
+            raise ValueError(f"The loss depends on no trainable variable; there are: {names}.")
         fed = [tf.compat.v1.placeholder(value.dtype, value.shape) for value in result.values]
         # The first call makes the optimizer's variables; it must not happen inside a function.
         applied = self._apply(fed)
@@ -185,7 +193,7 @@ class Learner:
         in_order = tf.tile(tf.range(num_units)[None], [num_epochs, 1])
         order = tf.where(shuffle, epoch_permutations(seed, num_epochs, num_units), in_order)
         loop = tf.function(self._loop, autograph=False, jit_compile=self._compile_whole)
-        fetches = list(loop(order, shares))
+        fetches = [*loop(order, shares), order[-1]]
         return self._graph_session.callable([num_epochs, seed, shuffle], fetches)
 
     def _loop(self, order: tf.Tensor, shares: list[list[tf.Tensor]]) -> tuple[Any, Any]:

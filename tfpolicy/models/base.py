@@ -33,8 +33,9 @@ class ModelOutput(NamedTuple):
 class Model(abc.ABC):
     """A network. Making one creates its variables; calling it only adds operations.
 
-    A subclass keeps its Keras networks and its variables as attributes of itself and gives every
-    layer a fixed name: those names are what weights are stored under.
+    A subclass keeps its Keras networks and its variables as attributes of itself, or in lists and
+    dicts that are, and gives every layer a fixed name: those names are what weights are stored
+    under.
 
     Args:
         observation_space: The environment's own; preprocessing is the model's first step.
@@ -87,24 +88,37 @@ class Model(abc.ABC):
         """
         replacement = {id(v): value for v, value in zip(variables, values, strict=True)}
         swapped = []
-        for holder in _holders(self):
-            for attribute, variable in list(vars(holder).items()):
+        for place in _places(self):
+            for key in list(place) if isinstance(place, dict) else range(len(place)):
+                variable = place[key]
                 if id(variable) in replacement:
-                    vars(holder)[attribute] = replacement[id(variable)]
-                    swapped.append((holder, attribute, variable))
+                    place[key] = replacement[id(variable)]
+                    swapped.append((place, key, variable))
         reached = {id(variable) for _, _, variable in swapped}
         try:
             yield [replacement[id(v)] if id(v) in reached else v for v in variables]
         finally:
-            for holder, attribute, variable in swapped:
-                vars(holder)[attribute] = variable
+            for place, key, variable in swapped:
+                place[key] = variable
 
 
-def _holders(model: Model) -> list[Any]:
-    """The model and every Keras layer or module among its attributes."""
-    holders: list[Any] = [model]
+def _places(model: Model) -> list[Any]:
+    """The dicts and lists that can hold a model's variables.
+
+    They are the attributes of the model, its own lists and dicts among them, and those of every
+    Keras layer or module that can be reached from there.
+    """
+    places = _containers(vars(model))
+    modules: list[tf.Module] = []
     for value in vars(model).values():
-        for part in tf.nest.flatten(value):
-            if isinstance(part, tf.Module):
-                holders += [part, *part.submodules]
-    return holders
+        parts = [part for part in tf.nest.flatten(value) if isinstance(part, tf.Module)]
+        modules += [module for part in parts for module in (part, *part.submodules)]
+    return places + [vars(module) for module in modules]
+
+
+def _containers(value: Any) -> list[Any]:
+    # Keras wraps the lists of its layers in classes of its own, which must not be written to.
+    if type(value) not in (dict, list):
+        return []
+    inner = value.values() if isinstance(value, dict) else value
+    return [value, *(container for part in inner for container in _containers(part))]
