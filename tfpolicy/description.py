@@ -117,7 +117,7 @@ class PolicyDescription:
             if class_name(candidate) == self.policy_class:
                 return candidate
         raise ValueError(
-            f"The policy is a {self.policy_class}, but no {base.__name__} of that name was imported. "
+            f"The policy is a {self.policy_class}, but no {base.__name__} of that name is known. "
             "Import its class and call the method on that."
         )
 

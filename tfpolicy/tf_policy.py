@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -20,6 +21,9 @@ from tfpolicy.config import PolicyConfig
 from tfpolicy.description import PolicyDescription, class_name
 from tfpolicy.distributions import ActionDistribution
 from tfpolicy.exploration import exploration_for
+from tfpolicy.export.inference import InferenceGraph, build_inference
+from tfpolicy.export.keras_weights import export_weights, import_weights
+from tfpolicy.export.saved_model import Example, export_saved_model
 from tfpolicy.graph.acting import Actor
 from tfpolicy.graph.buffer import DeviceBuffer
 from tfpolicy.graph.devices import num_gpus_present, tower_devices
@@ -48,6 +52,8 @@ from tfpolicy.spaces import (
     batch_observations,
     check_supported,
     clip_action,
+    flatten,
+    leaf_spaces,
     map_leaves,
     normalize_action,
     unsquash_action,
@@ -563,6 +569,66 @@ class TFPolicy(Policy):
             raise
         return policy
 
+    def export_model(self, export_dir: str | os.PathLike[str], onnx: int | None = None) -> Path:
+        """Publishes a SavedModel as the next numbered version under a folder.
+
+        It takes raw observations and gives the environment's actions; its signatures are
+        `serving_default`, which takes the mode, `sample`, and `initial_state` if there is a
+        recurrent state. Before it is published it is loaded and compared with this policy.
+
+        Args:
+            export_dir: Folder of all versions; made if missing.
+            onnx: Writes `model.onnx` of this opset beside it, too.
+
+        Returns:
+            The path of the version.
+
+        Raises:
+            ValueError: There is no such opset.
+            ImportError: A package for ONNX is missing.
+            RuntimeError: What was written does not act as this policy; nothing was published.
+        """
+        weights = self.get_weights()
+        spaces = self.observation_space, self.action_space
+        with build_inference(*spaces, self.config, weights) as graph:
+            example = self._example(graph)
+            return export_saved_model(export_dir, graph, self._description(), example, onnx)
+
+    def export_model_to_h5(self, path: str | os.PathLike[str]) -> None:
+        """Writes the weights to an `.h5` file that Keras opens; replaces it atomically.
+
+        Weights only, and for the built-in models the architecture: what training needs besides
+        them is in a checkpoint.
+
+        Args:
+            path: The file; missing parent folders are made.
+        """
+        weights = self.get_weights()
+        export_weights(path, self.observation_space, self.action_space, self.config, weights)
+
+    def import_model_from_h5(self, path: str | os.PathLike[str]) -> None:
+        """Assigns all weights from an `.h5` file of ours, of tf_keras or of Keras 3.
+
+        They are matched by name or, if the file has other names, by order. Weights only: the
+        optimizer keeps its slots, and coefficients and counters stay as they are.
+
+        Args:
+            path: What `export_model_to_h5`, `save_weights` or `save` wrote.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: It holds no weights, or others; nothing was assigned.
+        """
+        before = self.get_weights()
+        shapes = {name: value.shape for name, value in before.items()}
+        spaces = self.observation_space, self.action_space
+        weights = import_weights(path, *spaces, self.config, shapes)
+        self.set_weights(weights)
+        for name, value in self.get_weights().items():
+            if not np.array_equal(value, weights[name].astype(value.dtype), equal_nan=True):
+                self.set_weights(before)
+                raise RuntimeError(f"`{name}` was assigned but reads back otherwise; undone.")
+
     def export_checkpoint(self, export_dir: str | os.PathLike[str]) -> None:
         """Deprecated alias of `save`."""
         _warn_deprecated("export_checkpoint", "save")
@@ -686,6 +752,24 @@ class TFPolicy(Policy):
         batch, reads = recording_batch(trajectory)
         postprocessed = self.postprocess_trajectory(batch)
         return SampleBatch(postprocessed), set(reads)
+
+    def _example(self, graph: InferenceGraph, num_rows: int = 8) -> Example:
+        """What this policy does on drawn observations, by the names of an inference graph."""
+        inputs = self._actor.inputs
+        columns = {
+            "obs": sample_rows(self.observation_space, num_rows, int(self._seed)),
+            **blank_rows(inputs.specs, num_rows),
+        }
+        actions, states, extras = self._actor.act(inputs.arrays(columns), None, timestep=0)
+        for name in inputs.specs:
+            if self._views[name].data_col == "actions":
+                columns[name] = self._environment_actions(columns[name])
+        leaves = flatten(self.action_space, self._environment_actions(actions))
+        outputs = dict(zip(leaf_spaces(self.action_space, "actions"), leaves, strict=True))
+        outputs.update({name: value for name, value in extras.items() if name != "action_prob"})
+        outputs.update({f"state_out_{index}": state for index, state in enumerate(states)})
+        arrays = graph.acting_inputs().arrays(columns)
+        return Example(dict(zip(graph.input_names, arrays, strict=True)), outputs)
 
     def _description(self) -> PolicyDescription:
         return PolicyDescription(

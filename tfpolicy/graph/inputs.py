@@ -30,6 +30,7 @@ class ActingInputs:
         initial_state: Sequence[np.ndarray],
     ):
         self.specs = dict(specs)
+        self.initial_state = list(initial_state)
         self._observation_space = observation_space
         self._initial_state = {f"state_in_{i}": state for i, state in enumerate(initial_state)}
 

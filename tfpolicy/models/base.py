@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from tfpolicy.config import ModelConfig
 from tfpolicy.view_requirement import ViewRequirement
@@ -68,6 +69,14 @@ class Model(abc.ABC):
     def view_requirements(self) -> dict[str, ViewRequirement]:
         """Columns that this model reads beside the usual ones."""
         return {}
+
+    def keras_model(self) -> tf_keras.Model | None:
+        """A Keras model of all variables, for files that Keras opens; `None` if there is none.
+
+        A layer that stands for a variable outside of all layers has the variable's name. Making the
+        model may add operations and variables, so this is called in a graph made for it.
+        """
+        return None
 
     def layer_seed(self, layer_name: str) -> int:
         """A seed for one layer's initializer; Keras initializers ignore the graph's seed."""

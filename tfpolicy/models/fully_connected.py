@@ -52,6 +52,17 @@ class FullyConnected(Model):
             outputs = tf.concat([outputs, tf.zeros_like(outputs) + self.log_std], axis=1)
         return ModelOutput(outputs, tf.squeeze(values, axis=1))
 
+    def keras_model(self) -> tf_keras.Model:
+        """The network; its first output is always the whole of `dist_inputs`."""
+        if self.log_std is None:
+            return self.network
+        means, values = self.network.outputs
+        # The only layer of both Keras versions with one vector, the offset of what is all zeros.
+        zeros = tf_keras.layers.Subtract(name="zeros")([means, means])
+        log_std = tf_keras.layers.LayerNormalization(scale=False, name="log_std")(zeros)
+        outputs = tf_keras.layers.Concatenate(name="dist_inputs")([means, log_std])
+        return tf_keras.Model(self.network.inputs, [outputs, values], name="fully_connected")
+
     def _hidden_layers(self, features: Any, prefix: str) -> Any:
         hidden = features
         for index, width in enumerate(self.config.fcnet_hiddens, start=1):

@@ -53,6 +53,45 @@ def clip_action(action: Any, space: gym.Space) -> Any:
     return map_leaves(_clip_leaf, space, action)
 
 
+def normalize_action(action: Any, space: gym.Space) -> Any:
+    """Maps actions of the environment to the policy's own space, and on outside of the bounds.
+
+    Args:
+        action: [..., *leaf.shape] tensors, nested as `space`.
+        space: The action space of the environment.
+
+    Returns:
+        Tensors of the same shapes and the leaves' dtypes.
+    """
+    return map_leaves(_normalize_leaf, space, action)
+
+
+def environment_action(action: Any, space: gym.Space, normalized: bool, clip: bool) -> Any:
+    """What the environment's `step` takes, made of the policy's own actions.
+
+    Args:
+        action: [B, *leaf.shape] tensors, nested as `space`.
+        space: The action space of the environment.
+        normalized: Whether the policy's own space is `spaces.normalized_space(space)`.
+        clip: Whether an action that is not `normalized` is clipped to the bounds.
+
+    Returns:
+        Tensors of the same shapes and the leaves' dtypes.
+    """
+    if normalized:
+        return unsquash_action(action, space)
+    if clip:
+        return clip_action(action, space)
+    return map_leaves(lambda leaf, value: tf.cast(value, leaf.dtype), space, action)
+
+
+def _normalize_leaf(space: gym.Space, action: tf.Tensor) -> tf.Tensor:
+    if not is_float_box(space):
+        return tf.cast(action, space.dtype)
+    centre, scale = action_scaling(space)
+    return tf.cast((tf.cast(action, scale.dtype) - centre) / scale, space.dtype)
+
+
 def _unsquash_leaf(space: gym.Space, action: tf.Tensor) -> tf.Tensor:
     if not is_float_box(space):
         return _clip_leaf(space, action)

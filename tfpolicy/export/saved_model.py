@@ -1,0 +1,263 @@
+"""SavedModels: versions of a policy that TensorFlow Serving, TensorFlow and the C API load."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+from tfpolicy.description import PolicyDescription
+from tfpolicy.exact_json import decode, encode
+from tfpolicy.export.inference import SERVING, InferenceGraph, Signature
+from tfpolicy.export.onnx import check_opset, write_onnx
+from tfpolicy.export.publish import publish_version
+from tfpolicy.graph.session import GraphSession
+
+MODEL_FILE = "saved_model.pb"
+VARIABLES = Path("variables", "variables")
+ONNX_FILE = "model.onnx"
+METADATA_FILE = Path("assets.extra", "tfpolicy.json")
+FORMAT = "tfpolicy-saved-model"
+FORMAT_VERSION = 1
+_TAG = "serve"
+# Two graphs may add the same numbers in another order.
+_TOLERANCE = 1e-5
+
+
+class Example(NamedTuple):
+    """What the policy does on a few observations: arrays [B, ...] by input and by output name."""
+
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+
+
+def export_saved_model(
+    export_dir: str | os.PathLike[str],
+    graph: InferenceGraph,
+    description: PolicyDescription,
+    example: Example,
+    onnx: int | None = None,
+) -> Path:
+    """Publishes an inference graph as the next version, once it was loaded and acts as it should.
+
+    Args:
+        export_dir: Folder of all versions; made if missing.
+        graph: What to write; it gets the operations of a saver.
+        description: What the policy was built from; written beside the graph.
+        example: What the policy itself does.
+        onnx: Also writes `ONNX_FILE`, of this opset.
+
+    Returns:
+        The path of the version.
+
+    Raises:
+        ValueError: There is no such opset.
+        ImportError: A package for ONNX is missing.
+        RuntimeError: What was written does not act as in `example`; nothing was published.
+    """
+    if onnx is not None:
+        check_opset(onnx)
+
+    def write(folder: Path) -> None:
+        write_saved_model(folder, graph, description)
+        with load_saved_model(folder)[0] as loaded:
+            _check_signatures(graph.signatures, loaded.signatures)
+            outputs = loaded.function(SERVING)(*map(example.inputs.get, loaded.input_names))
+            _check_outputs(example.outputs, outputs)
+        if onnx is not None:
+            outputs = write_onnx(folder / ONNX_FILE, graph, onnx, example.inputs)
+            _check_outputs(example.outputs, outputs)
+
+    return publish_version(export_dir, write)
+
+
+def write_saved_model(folder: Path, graph: InferenceGraph, description: PolicyDescription) -> None:
+    """Writes an inference graph and its description into an existing, empty folder."""
+    builder = tf.compat.v1.saved_model.Builder(os.fspath(folder))
+    with graph.graph_session.building():
+        builder.add_meta_graph_and_variables(
+            graph.graph_session.session,
+            [_TAG],
+            {name: _signature_def(signature) for name, signature in graph.signatures.items()},
+            strip_default_attrs=True,
+            # The default one would write a shard for each device.
+            saver=tf.compat.v1.train.Saver(allow_empty=True),
+        )
+    builder.save()
+    metadata = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **description.to_json(),
+        "columns": encode(graph.columns, "columns", {}),
+        "signatures": {k: signature_text(v) for k, v in graph.signatures.items()},
+    }
+    path = folder / METADATA_FILE
+    path.parent.mkdir()
+    # For people: an `env_config` may hold what JSON cannot say, and nothing is built from it.
+    path.write_text(json.dumps(metadata, indent=2, default=repr), encoding="utf-8")
+
+
+def load_saved_model(folder: Path) -> tuple[InferenceGraph, PolicyDescription]:
+    """Loads one version into a graph and a session of its own.
+
+    Raises:
+        ValueError: It is damaged, or was not written by this package.
+    """
+    metadata = read_metadata(folder)
+    description = PolicyDescription.from_json(metadata, folder / METADATA_FILE)
+    meta_graph = read_meta_graph(folder)
+    graph_session = GraphSession()
+    try:
+        with graph_session.building():
+            saver = tf.compat.v1.train.import_meta_graph(meta_graph)
+            saver.restore(graph_session.session, os.fspath(folder / VARIABLES))
+        signatures = {
+            name: _signature(graph_session.graph, definition)
+            for name, definition in meta_graph.signature_def.items()
+        }
+    except (tf.errors.OpError, KeyError, OSError, RuntimeError, ValueError) as error:
+        graph_session.close()
+        raise ValueError(f"`{folder}` is a damaged SavedModel: {error}") from error
+    columns = decode(metadata["columns"], {})
+    graph = InferenceGraph(graph_session, signatures, description.observation_space, columns)
+    return graph, description
+
+
+def read_meta_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
+    """The graph and the signatures of any SavedModel with the tag "serve", without its weights.
+
+    Raises:
+        ValueError: The file is damaged, or has no graph with that tag.
+    """
+    path = folder / MODEL_FILE
+    try:
+        model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    except DecodeError as error:
+        raise ValueError(f"`{path}` is damaged, it is no SavedModel: {error}.") from error
+    for meta_graph in model.meta_graphs:
+        if _TAG in meta_graph.meta_info_def.tags:
+            return meta_graph
+    raise ValueError(f"`{path}` must hold a graph with the tag {_TAG!r}, but it has none.")
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """What `write_saved_model` wrote beside the graph.
+
+    Raises:
+        ValueError: There is none, it is damaged, or of a later format.
+    """
+    path = folder / METADATA_FILE
+    try:
+        metadata = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"`{folder}` must be written by tfpolicy, but it has no `{METADATA_FILE}`."
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"`{path}` is damaged, it is not JSON: {error}.") from error
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise ValueError(f'`{path}` does not describe a SavedModel: no `format` "{FORMAT}".')
+    if metadata["format_version"] > FORMAT_VERSION:
+        raise ValueError(
+            f"`{path}` has format {metadata['format_version']}, written by tfpolicy "
+            f"{metadata['versions']['tfpolicy']}; this version reads up to {FORMAT_VERSION}."
+        )
+    return metadata
+
+
+def version_folder(path: Path) -> Path:
+    """`path` itself if it is a SavedModel, or the newest version in it.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ValueError: It is neither.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"`{path}` must be the folder of a model, but it does not exist.")
+    if (path / MODEL_FILE).is_file():
+        return path
+    entries = path.iterdir() if path.is_dir() else ()
+    versions = [entry for entry in entries if entry.name.isascii() and entry.name.isdigit()]
+    if not versions:
+        raise ValueError(
+            f"`{path}` must be a SavedModel, a folder of versions or a checkpoint, but it has "
+            f"neither `{MODEL_FILE}` nor a version such as `1` nor a `policy.json`."
+        )
+    newest = max(versions, key=lambda entry: int(entry.name))
+    if not (newest / MODEL_FILE).is_file():
+        raise ValueError(f"`{newest}` must be a SavedModel, but it has no `{MODEL_FILE}`.")
+    return newest
+
+
+def signature_text(signature: Signature) -> dict[str, dict[str, str]]:
+    """Dtypes and shapes for people, as "float32 [B, 4]"."""
+    return {
+        side: {name: _spec_text(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+        for side, tensors in signature._asdict().items()
+    }
+
+
+def _spec_text(dtype: tf.DType, shape: tf.TensorShape) -> str:
+    return f"{dtype.name} [{', '.join('B' if size is None else str(size) for size in shape)}]"
+
+
+def _signature_def(signature: Signature) -> meta_graph_pb2.SignatureDef:
+    return meta_graph_pb2.SignatureDef(
+        inputs={name: _tensor_info(tensor) for name, tensor in signature.inputs.items()},
+        outputs={name: _tensor_info(tensor) for name, tensor in signature.outputs.items()},
+        method_name=tf.saved_model.PREDICT_METHOD_NAME,
+    )
+
+
+def _tensor_info(tensor: tf.Tensor) -> meta_graph_pb2.TensorInfo:
+    return meta_graph_pb2.TensorInfo(
+        name=tensor.name,
+        dtype=tensor.dtype.as_datatype_enum,
+        tensor_shape=tensor.shape.as_proto(),
+    )
+
+
+def _signature(graph: tf.Graph, definition: meta_graph_pb2.SignatureDef) -> Signature:
+    return Signature(
+        {name: graph.get_tensor_by_name(info.name) for name, info in definition.inputs.items()},
+        {name: graph.get_tensor_by_name(info.name) for name, info in definition.outputs.items()},
+    )
+
+
+def _check_signatures(written: Mapping[str, Signature], loaded: Mapping[str, Signature]) -> None:
+    expected, found = (
+        {name: signature_text(signature) for name, signature in signatures.items()}
+        for signatures in (written, loaded)
+    )
+    if expected != found:
+        raise RuntimeError(
+            f"Nothing was published, for the signatures differ: wrote {expected}, read {found}."
+        )
+
+
+def _check_outputs(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
+    differing = [
+        name
+        for name in sorted({*expected, *found})
+        if name not in expected or name not in found or not _alike(expected[name], found[name])
+    ]
+    if differing:
+        raise RuntimeError(
+            "Nothing was published, for the written model does not act as the policy does: on the "
+            f"same observations {', '.join(differing)} differ."
+        )
+
+
+def _alike(expected: np.ndarray, found: np.ndarray) -> bool:
+    if expected.dtype != found.dtype or expected.shape != found.shape:
+        return False
+    if expected.dtype.kind != "f":
+        return np.array_equal(expected, found)
+    return np.allclose(expected, found, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
