@@ -149,9 +149,7 @@ class SampleBatch(MutableMapping[str, Column]):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Iterates over the rows as dicts, without `seq_lens`."""
-        columns = [
-            (name, column) for name, column in self._columns.items() if name != self.SEQ_LENS
-        ]
+        columns = [(name, self[name]) for name in self._columns if name != self.SEQ_LENS]
         for i in range(self._count):
             yield {name: select(column, i) for name, column in columns}
 

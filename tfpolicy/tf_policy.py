@@ -313,6 +313,11 @@ class TFPolicy(Policy):
         """Names of the columns that acting reads."""
         return ("obs", *self._actor.inputs.specs)
 
+    @property
+    def acting_views(self) -> dict[str, ViewRequirement]:
+        """The views that acting reads, by name; known to `postprocess_trajectory` as well."""
+        return {name: self._views[name] for name in self.acting_columns}
+
     def get_initial_state(self) -> list[np.ndarray]:
         """The recurrent state before the first step, [S] each."""
         return [np.array(state) for state in self.model.initial_state()]
@@ -711,10 +716,7 @@ class TFPolicy(Policy):
         self._graph_session.initialize([*slots, *self.coefficients.variables])
         self._state = PolicyState(self._graph_session, self._weights, slots, self.coefficients)
         self.view_requirements = used_views(
-            self._views,
-            self.acting_columns,
-            {*reads, *postprocessing_reads},
-            [name for name in specs if name.startswith(("action_", "vf_"))],
+            self._views, self.acting_columns, {*reads, *postprocessing_reads}
         )
         self.batch_divisibility_req = len(self._devices) * self._layout.rows_per_unit
 

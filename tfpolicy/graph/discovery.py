@@ -34,16 +34,33 @@ def recording_batch(columns: Mapping[str, Any]) -> tuple[SampleBatch, set[str]]:
     reads: set[str] = set()
 
     class RecordingBatch(SampleBatch):
-        def __getitem__(self, key: Any) -> Any:
-            if isinstance(key, str):
-                reads.add(key)
-            return super().__getitem__(key)
+        def __init__(self, columns: Mapping[str, Any]):
+            super().__init__(columns)
+            self._columns = _RecordingColumns(self._columns, reads)
 
-        def get(self, key: str, default: Any = None) -> Any:
-            reads.add(key)
-            return super().get(key, default)
+        @classmethod
+        def _of_checked(
+            cls, columns: dict[str, Any], count: int, max_seq_len: int | None
+        ) -> SampleBatch:
+            recording = _RecordingColumns(columns, reads)
+            return super()._of_checked(recording, count, max_seq_len)
 
     return RecordingBatch(columns), reads
+
+
+class _RecordingColumns(dict):
+    """Columns that note which of them are read, and whose copy notes it in the same place."""
+
+    def __init__(self, columns: Mapping[str, Any], reads: set[str]):
+        super().__init__(columns)
+        self._reads = reads
+
+    def __getitem__(self, name: str) -> Any:
+        self._reads.add(name)
+        return super().__getitem__(name)
+
+    def copy(self) -> _RecordingColumns:
+        return _RecordingColumns(self, self._reads)
 
 
 def columns_read(

@@ -20,6 +20,8 @@ KEPT_COLUMNS = (
     "obs", "actions", "rewards", "terminateds", "truncateds", "infos", "eps_id", "unroll_id",
     "agent_index", "t",
 )  # fmt: skip
+# What acting gives beside actions and states.
+ACTED_COLUMNS = ("action_dist_inputs", "action_logp", "action_prob", "vf_preds")
 _REWARD_SPACE = gym.spaces.Box(-np.inf, np.inf, (), np.float32)
 
 
@@ -115,7 +117,7 @@ def trained_specs(
     }
     for name, view in views.items():
         if name in specs and (view.data_col or name) == "obs":
-            specs[name] = view_spec(view, space_spec(view.space))
+            specs[name] = view_spec(view, _data_spec(view, views))
     return {**specs, "seq_lens": tf.TensorSpec([], tf.int32)}
 
 
@@ -123,7 +125,6 @@ def used_views(
     views: Mapping[str, ViewRequirement],
     acting: Collection[str],
     training: Collection[str],
-    offered: Collection[str],
 ) -> dict[str, ViewRequirement]:
     """The views that something reads, and the columns that are always kept.
 
@@ -131,9 +132,8 @@ def used_views(
         views: All views.
         acting: Names that the model reads while acting.
         training: Names that the loss or the postprocessing reads.
-        offered: Names of further columns that acting gives, such as `vf_preds`.
     """
-    candidates = {**views, **{name: _learning_view(None, None) for name in offered}}
+    candidates = {**{name: _learning_view(None, None) for name in ACTED_COLUMNS}, **views}
     return {
         name: dataclasses.replace(
             view, used_for_compute_actions=name in acting, used_for_training=name in training

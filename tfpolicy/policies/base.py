@@ -8,17 +8,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfpolicy.columns import Column, blank, map_column, select
 from tfpolicy.graph.towers import TrainBatch
 from tfpolicy.ops.stats import explained_variance
 from tfpolicy.returns import discounted_returns, gae
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.tf_policy import TFPolicy
+from tfpolicy.view_requirement import ViewRequirement
 
 _MOMENTS = ("residual_mean", "residual_sq_mean", "target_mean", "target_sq_mean")
 
 
 def add_advantages(
-    policy: TFPolicy, batch: SampleBatch, *, gamma: float, lambda_: float, use_critic: bool = True
+    policy: TFPolicy,
+    batch: Mapping[str, Any],
+    *,
+    gamma: float,
+    lambda_: float,
+    use_critic: bool = True,
 ) -> SampleBatch:
     """Adds `advantages` and `value_targets` [B] to one fragment of one episode.
 
@@ -32,11 +39,11 @@ def add_advantages(
         lambda_: Of generalised advantage estimation; 1 gives returns minus values.
         use_critic: Without it advantages are the discounted returns themselves.
     """
+    result = SampleBatch(batch)
     ends = (np.asarray(batch["terminateds"], bool), np.asarray(batch["truncateds"], bool))
-    last_value = np.float32(0.0) if ends[0][-1] else _value_after(policy, batch)
+    last_value = np.float32(0.0) if ends[0][-1] else _value_after(policy, result)
     values = np.asarray(batch["vf_preds"], np.float32)
     next_values = np.append(values[1:], last_value)
-    result = SampleBatch(batch)
     if use_critic:
         advantages, targets = gae(batch["rewards"], values, next_values, *ends, gamma, lambda_)
     else:
@@ -62,14 +69,33 @@ def with_explained_variance(means: Mapping[str, float]) -> dict[str, float]:
 
 def _value_after(policy: TFPolicy, batch: SampleBatch) -> np.float32:
     """The value of the state after the last row."""
-    last: dict[str, Any] = {"obs": _last(batch["new_obs"])}
-    after = {"prev_actions": "actions", "prev_rewards": "rewards"}
-    after.update({f"state_in_{i}": f"state_out_{i}" for i in range(policy.num_state_tensors())})
-    for name, source in after.items():
-        if name in policy.acting_columns:
-            last[name] = _last(batch[source])
-    return policy.compute_values(last)[0]
+    columns = {}
+    for name, view in policy.acting_views.items():
+        if name.startswith("state_in_"):
+            rows = batch[name.replace("_in_", "_out_")]
+            columns[name] = select(rows, slice(-1, None))
+        else:
+            columns[name] = map_column(lambda leaf: leaf[None], _seen_after(name, view, batch))
+    return policy.compute_values(columns)[0]
 
 
-def _last(column: Any) -> Any:
-    return tf.nest.map_structure(lambda array: array[-1:], column)
+def _seen_after(name: str, view: ViewRequirement, batch: SampleBatch) -> Column:
+    """What a view sees one step after the last row of a fragment."""
+    steps = [_step_after(name, view, offset, batch) for offset in view.offsets]
+    return map_column(lambda *leaves: np.stack(leaves), *steps) if view.is_window else steps[0]
+
+
+def _step_after(name: str, view: ViewRequirement, offset: int, batch: SampleBatch) -> Column:
+    """What is `offset` steps away from the step after the last row."""
+    data_col, step = view.data_col or name, batch.count + offset
+    if offset == 0 and data_col == SampleBatch.OBS:
+        return select(batch[SampleBatch.NEXT_OBS], -1)
+    if 0 <= step < batch.count:
+        return select(batch[data_col], step)
+    # Steps before the fragment are known from what its rows saw of them.
+    for index, other in enumerate(view.offsets):
+        if 0 <= step - other < batch.count:
+            seen = select(batch[name], step - other)
+            return select(seen, index) if view.is_window else seen
+    # Zeros, as while acting: nothing is known yet of an action to come.
+    return map_column(lambda leaf: blank(leaf.shape[1:], leaf.dtype), batch[data_col])
