@@ -63,6 +63,25 @@ def test_integer_actions_of_another_dtype_are_clipped_and_cast(space, in_graph, 
     np.testing.assert_array_equal(result, on_host(action, space))
 
 
+@pytest.mark.parametrize("space", FLOAT_BOXES + INTEGER_BOXES, ids=str)
+def test_normalized_actions_equal_those_on_the_host_bit_by_bit(space):
+    space.seed(0)
+    action = np.stack([space.sample() for _ in range(20)])
+    result = run(ops.normalize_action, action, space)
+    assert result.dtype == space.dtype
+    np.testing.assert_array_equal(result, spaces.normalize_action(action, space))
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("clip", [True, False])
+def test_the_environment_gets_unsquashed_or_else_clipped_or_else_plain_actions(normalized, clip):
+    space, action = Box(0, 4, (1,), np.float64), np.array([[0.5], [9]], np.float32)
+    result = run(lambda a, s: ops.environment_action(a, s, normalized, clip), action, space)
+    expected = [[3], [4]] if normalized else [[0.5], [4]] if clip else [[0.5], [9]]
+    np.testing.assert_array_equal(result, np.array(expected, np.float64))
+    assert result.dtype == np.float64
+
+
 def test_nested_actions_are_mapped_leaf_by_leaf():  # e10
     space = Dict(
         steer=Box(-5, 5, (2,)),

@@ -228,8 +228,11 @@ class _Columns(Mapping):
 
     def inputs(self, names: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """The placeholders by name."""
-        flat = tf.nest.flatten(dict(names)), tf.nest.flatten(self._columns.read)
-        return dict(zip(*flat, strict=True))
+        flat = tf.nest.flatten(dict(names))
+        twice = sorted({name for name in flat if flat.count(name) > 1})
+        if twice:
+            raise ValueError(f"Two columns that the model reads have the input {twice[0]!r}.")
+        return dict(zip(flat, tf.nest.flatten(self._columns.read), strict=True))
 
     def __getitem__(self, name: str) -> Any:
         value = self._columns[name]
