@@ -64,12 +64,14 @@ def test_integer_actions_of_another_dtype_are_clipped_and_cast(space, in_graph, 
 
 
 @pytest.mark.parametrize("space", FLOAT_BOXES + INTEGER_BOXES, ids=str)
-def test_normalized_actions_equal_those_on_the_host_bit_by_bit(space):
+def test_normalized_actions_equal_those_on_the_host_up_to_rounding(space):
     space.seed(0)
     action = np.stack([space.sample() for _ in range(20)])
     result = run(ops.normalize_action, action, space)
     assert result.dtype == space.dtype
-    np.testing.assert_array_equal(result, spaces.normalize_action(action, space))
+    expected = spaces.normalize_action(action, space)
+    rounding = np.finfo(space.dtype).eps if space.dtype.kind == "f" else 0
+    np.testing.assert_allclose(result, expected, rtol=2 * rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("normalized", [True, False])

@@ -56,6 +56,8 @@ def clip_action(action: Any, space: gym.Space) -> Any:
 def normalize_action(action: Any, space: gym.Space) -> Any:
     """Maps actions of the environment to the policy's own space, and on outside of the bounds.
 
+    Equal to its namesake up to rounding: TensorFlow turns a division into a multiplication.
+
     Args:
         action: [..., *leaf.shape] tensors, nested as `space`.
         space: The action space of the environment.
