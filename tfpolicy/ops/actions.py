@@ -56,7 +56,7 @@ def clip_action(action: Any, space: gym.Space) -> Any:
 def normalize_action(action: Any, space: gym.Space) -> Any:
     """Maps actions of the environment to the policy's own space, and on outside of the bounds.
 
-    Equal to its namesake up to rounding: TensorFlow turns a division into a multiplication.
+    Equal to its namesake up to rounding: TensorFlow divides by multiplying with the inverse.
 
     Args:
         action: [..., *leaf.shape] tensors, nested as `space`.
@@ -90,8 +90,9 @@ def environment_action(action: Any, space: gym.Space, normalized: bool, clip: bo
 def _normalize_leaf(space: gym.Space, action: tf.Tensor) -> tf.Tensor:
     if not is_float_box(space):
         return tf.cast(action, space.dtype)
-    centre, scale = action_scaling(space)
-    return tf.cast((tf.cast(action, scale.dtype) - centre) / scale, space.dtype)
+    centre, scale = (part.astype(np.float64) for part in action_scaling(space))
+    # In float64, where the inverse of no float32 is too small to be kept.
+    return tf.cast((tf.cast(action, tf.float64) - centre) / scale, space.dtype)
 
 
 def _unsquash_leaf(space: gym.Space, action: tf.Tensor) -> tf.Tensor:
