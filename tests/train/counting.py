@@ -157,9 +157,9 @@ class LookingBackPolicy(AnyPolicy):
         super().__init__(observation_space, action_space, config, views)
         self.inputs = []
 
-    def compute_actions_from_input_dict(self, input_dict, explore=None, timestep=None):
-        self.inputs.append(input_dict)
-        return self.compute_actions(input_dict["obs"])
+    def compute_actions(self, obs_batch, state_batches=None, **kwargs):
+        self.inputs.append(kwargs)
+        return super().compute_actions(obs_batch)
 
 
 def _first_leaf(obs):

@@ -134,7 +134,7 @@ def test_views_hold_what_the_policy_saw_and_nothing_of_another_episode(kind):
         first, second = rollout.sample(20), rollout.sample(20)
     finally:
         env.close()
-    assert set(rollout.policy.inputs[0]) == {"obs", "prev_actions", "frames"}
+    assert set(rollout.policy.inputs[0]) == {"prev_actions", "frames"}
     for batch in (first, second):
         begun = batch["t"] > 0
         last_action = batch["obs"][:, LAST_ACTION]

@@ -207,12 +207,12 @@ class Environments:
     def _start(self, mask: Array) -> Any:
         """Resets the sub-environments in `mask` to their next episode; returns all observations."""
         self.episodes += mask
-        seeds: list[int | None] = [None] * self.num_envs
-        for i in np.flatnonzero(mask) if self.replayable else ():
-            seeds[i] = episode_seed(self._seed, int(i), int(self.episodes[i]))
-        # A vector environment of somebody else's need not take a list of seeds.
-        seed = seeds if self.replayable else None
-        return self.env.reset(seed=seed, options={"reset_mask": mask})[0]
+        seeds: Any = None
+        if self.replayable:  # A vector environment of somebody else's need not take a list.
+            seeds = [None] * self.num_envs
+            for i in np.flatnonzero(mask).tolist():
+                seeds[i] = episode_seed(self._seed, i, int(self.episodes[i]))
+        return self.env.reset(seed=seeds, options={"reset_mask": mask})[0]
 
     def _final_in_obs(self, obs: Any, ended: Array) -> FinalObservations:
         # Indexing with an array copies, so the reset may reuse the environment's memory.

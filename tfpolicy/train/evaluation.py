@@ -93,12 +93,12 @@ def _episode(
     state, total, length, ended = None, 0.0, 0, False
     while not ended:
         if film is not None:
-            film.add(env.render())
+            film.add(np.asarray(env.render()))
         action, state, _ = acting.compute_single_action(obs, state, explore=explore)
         obs, reward, terminated, truncated, _ = env.step(action)
         total, length, ended = total + float(reward), length + 1, terminated or truncated
     if film is not None:
-        film.add(env.render())
+        film.add(np.asarray(env.render()))
     return total, length
 
 

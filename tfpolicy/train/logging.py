@@ -29,9 +29,10 @@ def flatten_result(result: Mapping[str, Any], prefix: str = "") -> dict[str, flo
     for key, value in result.items():
         if isinstance(value, Mapping):
             flat.update(flatten_result(value, f"{prefix}{key}/"))
+        elif isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            flat[f"{prefix}{key}"] = int(value)
         elif isinstance(value, numbers.Real) and not isinstance(value, bool):
-            integral = isinstance(value, numbers.Integral)
-            flat[f"{prefix}{key}"] = int(value) if integral else float(value)
+            flat[f"{prefix}{key}"] = float(value)
     return flat
 
 
@@ -134,6 +135,8 @@ class Console:
             self._stream.write(_line(result) + "\n")
             self._stream.flush()
             return
+        # The last train batch may lead beyond the total, where a bar would give up its shape.
+        self._bar.total = max(self._bar.total, result[TIMESTEPS])
         self._bar.set_postfix_str(", ".join(_highlights(result)), refresh=False)
         self._bar.update(result[TIMESTEPS] - self._bar.n)
 

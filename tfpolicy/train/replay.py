@@ -28,7 +28,7 @@ class ActionLog:
     def __init__(self, action_space: Space, num_envs: int):
         self._space = action_space
         leaves = spaces.leaf_spaces(action_space, "actions").values()
-        self._empty = [np.zeros((0, *leaf.shape), leaf.dtype) for leaf in leaves]
+        self._empty = [np.zeros((0, *(leaf.shape or ())), leaf.dtype) for leaf in leaves]
         self._chunks: list[list[list[Array]]] = [[self._empty] for _ in range(num_envs)]
 
     def extend(self, actions: Column, t: Array) -> None:

@@ -195,26 +195,21 @@ class Rollout:
         """Returns the policy's actions and the columns that acting gives and the policy wants."""
         for k, state in enumerate(self._recurrent):
             record.put(t, f"{STATE_IN}{k}", state)
-        if self._history is None:
-            acted = self.policy.compute_actions(self._obs, self._recurrent or None)
-        else:
-            acted = self._act_on_views(t, record)
-        actions, self._recurrent, extras = acted
+        views: dict[str, Column] = {}
+        if self._history is not None:
+            seen = self._history.before(self._obs)
+            for name in self._collection.past:
+                record.put(t, name, seen[name])
+            views = {name: seen[name] for name in self._collection.acting}
+        actions, self._recurrent, extras = self.policy.compute_actions(
+            self._obs, self._recurrent or None, **views
+        )
         wanted = self._collection.columns
         columns = {name: rows for name, rows in extras.items() if name in wanted}
         for k, state in enumerate(self._recurrent):
             if f"{STATE_OUT}{k}" in wanted:
                 columns[f"{STATE_OUT}{k}"] = state
         return actions, columns
-
-    def _act_on_views(self, t: int, record: Recorder) -> tuple[Column, list[Array], dict]:
-        views = self._history.before(self._obs)
-        for name in self._collection.past:
-            record.put(t, name, views[name])
-        inputs = {name: views[name] for name in self._collection.acting}
-        inputs[SampleBatch.OBS] = self._obs
-        inputs.update((f"{STATE_IN}{k}", state) for k, state in enumerate(self._recurrent))
-        return self.policy.compute_actions_from_input_dict(inputs)
 
     def _advance(self, step: Step, acted: Mapping[str, Column]) -> None:
         """Makes the step's observation the present one; begins and ends episodes."""
@@ -283,7 +278,9 @@ def env_action_transform(policy: Policy) -> Callable[[Column], Column] | None:
         return lambda actions: spaces.unsquash_action(actions, space)
     if policy.config.get("clip_actions", False):
         return lambda actions: spaces.clip_action(actions, space)
-    return None
+    return lambda actions: spaces.map_leaves(
+        lambda leaf, action: np.asarray(action).astype(leaf.dtype, copy=False), space, actions
+    )
 
 
 def _equal(left: Array, right: Array) -> bool:

@@ -94,10 +94,10 @@ class Stop:
 
     def reason(self, trainer: Trainer) -> str | None:
         """Why the run ends now, or `None` if it goes on."""
-        mean = trainer.statistics.summary()["episode_return_mean"]
-        enough = self.episode_return is not None and trainer.statistics.total >= WINDOW
-        if enough and mean >= self.episode_return:
-            return f"mean return {mean:.4g} of the last {WINDOW} episodes"
+        if self.episode_return is not None and trainer.statistics.total >= WINDOW:
+            mean = trainer.statistics.summary()["episode_return_mean"]
+            if mean >= self.episode_return:
+                return f"mean return {mean:.4g} of the last {WINDOW} episodes"
         if trainer.timesteps_total >= self.timesteps:
             return f"{trainer.timesteps_total:,} steps"
         return None
@@ -164,8 +164,10 @@ class Run:
             )
         metadata = read_metadata(checkpoint)
         spec, stop = RunSpec(**metadata["run"]), Stop(**metadata["stop"])
-        changes = {"timesteps": timesteps, "episode_return": episode_return}
-        stop = dataclasses.replace(stop, **{k: v for k, v in changes.items() if v is not None})
+        stop = Stop(
+            stop.timesteps if timesteps is None else timesteps,
+            stop.episode_return if episode_return is None else episode_return,
+        )
         trainer = spec.make_trainer()
         try:
             trainer.restore(checkpoint)
