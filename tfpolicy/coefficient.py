@@ -10,8 +10,11 @@ import tensorflow as tf
 from tfpolicy.schedules import Schedule
 
 
-class Coefficients(Mapping):
+class Coefficients(Mapping[str, tf.Variable]):
     """Scalars by name; each is a graph variable, so that it can change inside compiled loops.
+
+    Attributes:
+        current: What the variables hold, by name.
 
     Args:
         sources: For each name either a `Schedule`, which the timestep alone decides, or a number:
@@ -20,10 +23,10 @@ class Coefficients(Mapping):
 
     def __init__(self, sources: Mapping[str, Schedule | float]):
         self._schedules = {k: v for k, v in sources.items() if isinstance(v, Schedule)}
-        self.values = {**{k: 0.0 for k in sources}, **self.scheduled(0)}
-        for name, source in sources.items():
-            if name not in self._schedules:
-                self.values[name] = float(source)
+        self.current = {
+            name: source.value(0) if isinstance(source, Schedule) else float(source)
+            for name, source in sources.items()
+        }
         self._variables = {
             name: tf.compat.v1.get_variable(
                 f"coefficients/{name}",
@@ -31,7 +34,7 @@ class Coefficients(Mapping):
                 trainable=False,
                 use_resource=True,
             )
-            for name, value in self.values.items()
+            for name, value in self.current.items()
         }
 
     def scheduled(self, timestep: int) -> dict[str, float]:

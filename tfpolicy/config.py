@@ -9,9 +9,11 @@ import numbers
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tfpolicy.callbacks import DefaultCallbacks
+
+ConfigT = TypeVar("ConfigT", bound="Config")
 
 # A class cannot travel in JSON; it is written under this key, and whoever reads must supply it.
 _CLASS_MARK = "__class__"
@@ -33,14 +35,14 @@ def setting(default: Any, *, low: float | None = None, high: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Mapping):
+class Config(Mapping[str, Any]):
     """Base of all configs: `config.lr`, `config["lr"]` and `dict(config)` say the same.
 
     A field that ends in an underscore has the key without it (`lambda_` is `"lambda"`). Lists
     become tuples, so that nothing in a config can change behind the policy built from it.
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         hints = _hints(type(self))
         for field in dataclasses.fields(self):
             key = _key(field)
@@ -53,7 +55,7 @@ class Config(Mapping):
         """Checks fields against each other; subclasses extend it."""
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any] | None = None) -> Config:
+    def from_dict(cls: type[ConfigT], values: Mapping[str, Any] | None = None) -> ConfigT:
         """Builds the config with defaults where `values` says nothing.
 
         Raises:
@@ -65,7 +67,7 @@ class Config(Mapping):
             return values
         return cls(**_field_names(cls, values or {}))
 
-    def replace(self, **changes: Any) -> Config:
+    def replace(self: ConfigT, **changes: Any) -> ConfigT:
         """A copy with `changes`; a dict given for a nested config changes only the keys it has."""
         changes = _field_names(type(self), changes)
         for name, value in changes.items():
@@ -83,7 +85,7 @@ class Config(Mapping):
         return {key: _jsonable(value) for key, value in self.to_dict().items()}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any], **overrides: Any) -> Config:
+    def from_json(cls: type[ConfigT], stored: Mapping[str, Any], **overrides: Any) -> ConfigT:
         """The inverse of `to_json`.
 
         Raises:

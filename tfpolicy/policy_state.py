@@ -57,9 +57,9 @@ class PolicyState:
                 f"No coefficient {unknown[0]!r}; there are {', '.join(self._coefficients)}."
             )
         _check_finite(values)
-        self._coefficients.values.update({name: float(v) for name, v in values.items()})
+        self._coefficients.current.update({name: float(v) for name, v in values.items()})
         named = {
-            variable.name.removesuffix(":0"): self._coefficients.values[name]
+            variable.name.removesuffix(":0"): self._coefficients.current[name]
             for name, variable in self._coefficients.items()
         }
         self._graph_session.write(self._coefficients.variables, named)
@@ -73,7 +73,7 @@ class PolicyState:
             "format_version": STATE_VERSION,
             "weights": {name: values[name] for name in names[:count]},
             "optimizer_variables": {name: values[name] for name in names[count:]},
-            "coefficients": dict(self._coefficients.values),
+            "coefficients": dict(self._coefficients.current),
         }
 
     def check(self, state: Mapping[str, Any], further: Sequence[str]) -> None:

@@ -79,6 +79,7 @@ class TFPolicy(Policy):
     """
 
     config_class: ClassVar[type[PolicyConfig]] = PolicyConfig
+    config: PolicyConfig
 
     def __init__(
         self,
@@ -847,7 +848,7 @@ class TFPolicy(Policy):
 
     def _update_coefficients(self) -> None:
         scheduled = self.coefficients.scheduled(self.global_timestep)
-        current = self.coefficients.values
+        current = self.coefficients.current
         if any(current[name] != value for name, value in scheduled.items()):
             self._state.set_coefficients(scheduled)
 
@@ -877,7 +878,7 @@ class TFPolicy(Policy):
         self, means: dict[str, float], metrics: dict[str, Any], num_rows: int, num_dropped: int
     ) -> dict[str, Any]:
         return {
-            LEARNER_STATS_KEY: {**self.stats(means), **self.coefficients.values},
+            LEARNER_STATS_KEY: {**self.stats(means), **self.coefficients.current},
             "custom_metrics": metrics,
             "num_rows": num_rows,
             "num_rows_dropped": num_dropped,

@@ -312,20 +312,20 @@ def test_kl_coefficient_is_adapted_once_a_train_batch(discrete):
     policy = discrete.policy
     policy.load_batch_into_buffer(batch_of(CategoricalPi, ROWS))
     stats = policy.learn_on_buffer(num_sgd_iter=2)["learner_stats"]
-    assert policy.coefficients.values["kl_coeff"] == 0.5
+    assert policy.coefficients.current["kl_coeff"] == 0.5
     policy.on_train_batch_end({**stats, "kl": 1.0})
-    assert policy.coefficients.values["kl_coeff"] == 0.75
+    assert policy.coefficients.current["kl_coeff"] == 0.75
 
 
 def test_kl_coefficient_can_always_come_back(discrete):
     for _ in range(200):
         discrete.policy.update_kl(0.0)
-    low = discrete.policy.coefficients.values["kl_coeff"]
+    low = discrete.policy.coefficients.current["kl_coeff"]
     assert low == pytest.approx(1e-4)
     assert discrete.policy.update_kl(1.0) == pytest.approx(1.5e-4)
     for _ in range(200):
         discrete.policy.update_kl(1.0)
-    assert discrete.policy.coefficients.values["kl_coeff"] == pytest.approx(1e4)
+    assert discrete.policy.coefficients.current["kl_coeff"] == pytest.approx(1e4)
 
 
 def test_penalty_that_is_off_stays_off_but_the_divergence_is_reported(untouched):  # i21
@@ -337,7 +337,7 @@ def test_penalty_that_is_off_stays_off_but_the_divergence_is_reported(untouched)
     assert stats["total_loss"] == pytest.approx(expected, rel=1e-6)
     policy.on_train_batch_end({**stats, "kl": 100.0})
     policy.on_train_batch_end({**stats, "kl": 0.0})
-    assert policy.coefficients.values["kl_coeff"] == 0.0
+    assert policy.coefficients.current["kl_coeff"] == 0.0
 
 
 # Schedules.

@@ -36,6 +36,7 @@ class A2CPolicy(TFPolicy):
     """Advantage actor-critic (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), synchronous."""
 
     config_class = A2CConfig
+    config: A2CConfig
 
     def loss(
         self, model: Model, dist_class: ActionDistribution, train_batch: TrainBatch

@@ -31,6 +31,7 @@ class PGPolicy(TFPolicy):
     """
 
     config_class = PGConfig
+    config: PGConfig
 
     def loss(
         self, model: Model, dist_class: ActionDistribution, train_batch: TrainBatch

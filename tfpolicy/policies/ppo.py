@@ -59,6 +59,7 @@ class PPOPolicy(TFPolicy):
     """Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347)."""
 
     config_class = PPOConfig
+    config: PPOConfig
 
     def loss(
         self, model: Model, dist_class: ActionDistribution, train_batch: TrainBatch
@@ -134,7 +135,7 @@ class PPOPolicy(TFPolicy):
         Returns:
             The coefficient now.
         """
-        coefficient = self.coefficients.values["kl_coeff"]
+        coefficient = self.coefficients.current["kl_coeff"]
         if self.config.kl_coeff == 0.0:
             return coefficient
         if sampled_kl > 2.0 * self.config.kl_target:
