@@ -19,7 +19,13 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 _CLASS_MARK = "__class__"
 
 
-def setting(default: Any, *, low: float | None = None, high: float | None = None, above=None):
+def setting(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
     """Declares a config field with a range.
 
     Args:
@@ -126,6 +132,8 @@ class ModelConfig(Config):
     custom_model: type | None = None
     custom_model_config: dict = setting({})
     custom_action_dist: str | type | None = None
+    # Arguments of the distribution's constructor, for example its temperature.
+    custom_action_dist_config: dict = setting({})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,11 @@ class Case:
 
     space: gym.Space
     custom_action_dist: str | None = None
+    options: dict = dataclasses.field(default_factory=dict)
 
     @property
     def distribution(self):
-        return distribution_for(self.space, self.custom_action_dist)
+        return distribution_for(self.space, self.custom_action_dist, self.options)
 
     def inputs(self, rows, seed=0, scale=1.0):
         """Random [rows, num_inputs] float32."""
@@ -47,11 +48,14 @@ CASES = {
     "beta": Case(S.Box(-1, 1, (3,)), "beta"),
     "beta_scalar": Case(S.Box(-2, 5, ()), "beta"),
     "deterministic": Case(S.Box(-1, 1, (2, 2)), "deterministic"),
+    "dirichlet": Case(S.Box(-1, 1, (4,)), "dirichlet"),
+    "gumbel_softmax": Case(S.Box(0, 1, (3,)), "gumbel_softmax", {"temperature": 0.8}),
+    "discrete_cool": Case(S.Discrete(4), None, {"temperature": 0.5}),
 }
 # One of each family, for tests that take seconds.
 FAMILIES = [
     *("discrete_start", "multi_discrete_ragged", "multi_binary_2d", "gaussian_2d_float64"),
-    *("squashed_2d", "beta_scalar", "deterministic"),
+    *("squashed_2d", "beta_scalar", "deterministic", "dirichlet", "gumbel_softmax"),
 ]
 RANDOM = [name for name in CASES if name != "deterministic"]
 

@@ -6,7 +6,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from tfpolicy.distributions import Categorical, MultiCategorical
+from tfpolicy.distributions import Categorical, MultiCategorical, distribution_for
+from tfpolicy.ops.masking import MASKED_LOGIT
 
 FLOAT32_MIN = np.finfo(np.float32).min
 
@@ -209,3 +210,32 @@ def test_number_of_ops_does_not_grow_with_the_number_of_choices():
 def test_spaces_that_do_not_fit_are_refused(family, space, message):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
         family(tf.zeros([1, 2]), space)
+
+
+@pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete([3])], ids=str)
+def test_temperature_divides_the_logits(evaluate, space):
+    # Logits (0, 2, 4) at temperature 2 are (0, 1, 2).
+    hot, plain = distribution_for(space, None, {"temperature": 2.0}), distribution_for(space)
+    actions = np.array([2]).reshape(1, *space.shape)
+    logp, expected = evaluate(
+        lambda x: (hot(x).log_prob(actions), plain(x / 2.0).log_prob(actions)), [[0.0, 2.0, 4.0]]
+    )
+    np.testing.assert_allclose(logp, [2 - np.log(1 + np.e + np.e**2)], rtol=1e-6)
+    np.testing.assert_array_equal(logp, expected)
+
+
+def test_masked_choices_stay_masked_at_the_highest_temperature(evaluate):
+    distribution = distribution_for(Discrete(3), None, {"temperature": 1e4})
+    logits = np.tile([3.0, MASKED_LOGIT, -5.0], (10000, 1))
+    actions, entropy = evaluate(
+        lambda x: (distribution(x).sample(tf.constant([0, 1])), distribution(x).entropy()), logits
+    )
+    assert set(actions) == {0, 2}
+    np.testing.assert_allclose(entropy, np.log(2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), 1e5])
+def test_bad_temperatures_are_refused(temperature):
+    distribution = distribution_for(Discrete(3), None, {"temperature": temperature})
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="`temperature`: expected a pos"):
+        distribution(tf.zeros([1, 3]))

@@ -2,7 +2,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import tensorflow as tf
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from tfpolicy.distributions import (
     FAMILIES,
@@ -11,6 +11,10 @@ from tfpolicy.distributions import (
     Categorical,
     Deterministic,
     DiagGaussian,
+    Dirichlet,
+    Family,
+    GumbelSoftmax,
+    JointActionDistribution,
     MultiCategorical,
     SquashedGaussian,
     distribution_for,
@@ -31,6 +35,8 @@ from tfpolicy.distributions import (
         (Box(-1, 1, (3,)), "squashed_gaussian", SquashedGaussian, 6),
         (Box(-1, 1, (3,)), "beta", Beta, 6),
         (Box(-1, 1, (3,)), "deterministic", Deterministic, 3),
+        (Box(-1, 1, (3,)), "dirichlet", Dirichlet, 3),
+        (Box(-1, 1, (3,)), "gumbel_softmax", GumbelSoftmax, 3),
         (Box(-1, 1, (3,)), Beta, Beta, 6),
     ],
     ids=str,
@@ -75,12 +81,89 @@ def test_every_name_is_that_of_its_class():
         (Discrete(2), "xyz", ValueError, "one of bernoulli, beta, .*, got 'xyz'.$"),
         (Discrete(2), "beta", ValueError, "Beta expects a float Box, got Discrete"),
         (Box(-np.inf, 1, (1,)), "beta", ValueError, "none in dimension 0"),
-        (Discrete(2), int, TypeError, "a subclass of Distribution, got <class 'int'>"),
-        (Discrete(2), 3, TypeError, "a subclass of Distribution, got 3"),
-        (gym.spaces.Text(3), None, ValueError, "Box, Discrete, MultiDiscrete or MultiBinary, got"),
-        (gym.spaces.Dict(a=Discrete(2)), None, ValueError, "leaf space must be .*, got Dict"),
+        (Discrete(2), int, TypeError, "a subclass of Family, got <class 'int'>"),
+        (Discrete(2), 3, TypeError, "a subclass of Family, got 3"),
+        (gym.spaces.Text(3), None, ValueError, "Box, .* or Dict or Tuple of these, got Text"),
+        (Tuple([Discrete(2)]), "beta", ValueError, r"Beta fits neither Tuple\(.*\) nor one of its"),
+        (Tuple([Box(-99, 99, (99,), np.int8)]), None, ValueError, "at most 4096"),
     ],
 )
 def test_choices_that_do_not_fit_are_refused(space, custom, error, message):
     with pytest.raises(error, match=message):
         distribution_for(space, custom)
+
+
+NESTED = Dict(
+    speed=Box(-1, 1, (2,)),
+    then=Tuple([Discrete(3), MultiDiscrete([2, 2]), Box(-np.inf, np.inf, (1,)), MultiBinary(2)]),
+)
+
+
+@pytest.mark.parametrize(
+    "custom, families",
+    [
+        (None, [DiagGaussian, Categorical, MultiCategorical, DiagGaussian, Bernoulli]),
+        # The unbounded box, too, keeps its own family.
+        ("beta", [Beta, Categorical, MultiCategorical, DiagGaussian, Bernoulli]),
+        ("categorical", [DiagGaussian, Categorical, MultiCategorical, DiagGaussian, Bernoulli]),
+    ],
+)
+def test_a_nested_space_gets_a_family_for_each_leaf(custom, families):
+    distribution = distribution_for(NESTED, custom)
+    assert isinstance(distribution, JointActionDistribution)
+    assert [part.family for part in distribution.parts] == families
+    assert distribution.num_inputs == 4 + 3 + 4 + 2 + 2
+    assert distribution == distribution_for(NESTED, custom)
+
+
+class Whole(Categorical):
+    """Takes any space as a whole."""
+
+    @classmethod
+    def check_space(cls, space):
+        pass
+
+    @staticmethod
+    def num_inputs(space):
+        return 7
+
+
+def test_a_class_that_takes_the_nested_space_gets_the_whole_of_it():
+    distribution = distribution_for(NESTED, Whole)
+    assert distribution.parts == (distribution,)
+    assert distribution.family is Whole and distribution.space is NESTED
+    assert distribution.num_inputs == 7
+
+
+def test_options_go_to_the_leaves_that_have_them():
+    distribution = distribution_for(NESTED, None, {"temperature": 2.0})
+    has_option = [dict(part.options) == {"temperature": 2.0} for part in distribution.parts]
+    assert has_option == [False, True, True, False, False]
+    assert distribution != distribution_for(NESTED)
+    with tf.Graph().as_default():
+        np.testing.assert_array_equal(
+            distribution_for(Discrete(3), None, {"temperature": 2.0})(tf.ones([1, 3])).logits.shape,
+            [1, 3],
+        )
+
+
+@pytest.mark.parametrize(
+    "space, custom, options, message",
+    [
+        (
+            Discrete(2),
+            None,
+            {"temprature": 2.0},
+            "Unknown option 'temprature' of Categorical; kn.*",
+        ),
+        (Box(-1, 1, (2,)), None, {"temperature": 2.0}, "DiagGaussian; known: none."),
+        (NESTED, None, {"x": 1}, "DiagGaussian, Categorical, .*; known: temperature."),
+    ],
+)
+def test_options_that_no_family_has_are_refused(space, custom, options, message):
+    with pytest.raises(ValueError, match=message):
+        distribution_for(space, custom, options)
+
+
+def test_a_family_is_what_a_subclass_must_be():
+    assert all(issubclass(family, Family) for family in FAMILIES.values())

@@ -4,7 +4,8 @@ import functools
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from scipy import stats
 
 from tfpolicy.distributions import distribution_for
 from tfpolicy.exploration import EpsilonGreedy
@@ -160,3 +161,36 @@ def test_a_schedule_that_leaves_the_range_is_refused_when_it_does():
     assert exploration.scalars(0) == {"epsilon": 1.0}
     with pytest.raises(ValueError, match=r"`epsilon_schedule`: .* got 3.0"):
         exploration.scalars(10)
+
+
+NESTED = Tuple([Discrete(3), Box(-1, 1, (1,)), MultiDiscrete([2, 2])])
+
+
+def test_every_leaf_is_greedy_or_uniform_for_itself(actor):
+    # Greedy are 1 and (0, 1): 0.6 + 0.4/3 and 0.6 + 0.4/4, independently; the box is N(0.5, 1).
+    inputs = np.tile([0.0, 2.0, 1.0, 0.5, 0.0, 3.0, 0.0, 0.0, 3.0], (ROWS, 1))
+    (choice, box, pair), logp = actor(constantly(0.4), NESTED, inputs)()
+    first, second = choice == 1, (pair == [0, 1]).all(axis=1)
+    for share, probability in [
+        (first.mean(), 0.6 + 0.4 / 3),
+        (second.mean(), 0.6 + 0.4 / 4),
+        ((first & second).mean(), (0.6 + 0.4 / 3) * (0.6 + 0.4 / 4)),
+    ]:
+        assert abs(share - probability) < 5 * np.sqrt(0.25 / ROWS)
+    expected = np.log(np.where(first, 0.6 + 0.4 / 3, 0.4 / 3))
+    expected += np.log(np.where(second, 0.6 + 0.4 / 4, 0.4 / 4))
+    expected += stats.norm(0.5, 1).logpdf(box[:, 0])
+    np.testing.assert_allclose(logp, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_masked_leaves_of_a_nested_action_are_never_taken(actor):  # e15
+    space = Dict(a=Discrete(3), b=Discrete(2))
+    inputs = np.tile([0.0, MASKED_LOGIT, 1.0, MASKED_LOGIT, 0.0], (ROWS, 1))
+    actions, logp = actor(constantly(1.0), space, inputs)()
+    assert set(actions["a"]) == {0, 2} and set(actions["b"]) == {1}
+    np.testing.assert_allclose(logp, np.log(0.5), rtol=1e-5)
+
+
+def test_a_nested_action_without_choices_is_refused():
+    with pytest.raises(ValueError, match="EpsilonGreedy: .* got DiagGaussian, DiagGaussian over"):
+        make(Tuple([Box(-1, 1, (2,)), Box(-1, 1, (1,))]))

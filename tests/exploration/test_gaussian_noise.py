@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from scipy import stats
 
 from tfpolicy.distributions import distribution_for
@@ -91,3 +91,24 @@ def test_bad_options_are_refused(options, message):
 def test_choices_have_no_noise(space):
     with pytest.raises(ValueError, match="GaussianNoise: expected a float Box"):
         GaussianNoise(space, distribution_for(space))
+
+
+def test_in_a_nested_space_all_float_boxes_get_noise_and_the_rest_is_sampled(actor):
+    space = Dict(a=Discrete(2), b=BOX, c=Box(-1, 1, (1,)))
+    # Logits (0, log 3); means 0.25, -0.9 and 0.5 with a log σ that does not matter.
+    row = [0.0, np.log(3.0), 0.25, -0.9, 0.0, 0.0, 0.5, 0.0]
+    make = functools.partial(GaussianNoise, stddev=0.2)
+    actions, logp = actor(make, space, np.tile(row, (ROWS, 1)))()
+    assert abs(actions["a"].mean() - 0.75) < 5 * np.sqrt(0.25 / ROWS)
+    expected = np.log(np.where(actions["a"] == 1, 0.75, 0.25))
+    expected += stats.norm(MODE, 0.2).logpdf(actions["b"]).sum(axis=1)
+    expected += stats.norm(0.5, 0.2).logpdf(actions["c"][:, 0])
+    np.testing.assert_allclose(logp, expected, rtol=1e-4, atol=1e-4)
+    noise = np.concatenate([actions["b"] - MODE, actions["c"] - 0.5], axis=1)
+    assert np.abs(np.corrcoef(noise.T) - np.eye(3)).max() < 5 / np.sqrt(ROWS)
+
+
+def test_a_simplex_takes_no_noise():
+    space = Box(0, 1, (3,))
+    with pytest.raises(ValueError, match="GaussianNoise: expected a float Box"):
+        GaussianNoise(space, distribution_for(space, "dirichlet"))

@@ -115,3 +115,23 @@ def test_the_seed_alone_decides_the_draw(draw):
     space = Box(-1, 1, (2,))
     np.testing.assert_array_equal(draw(space)[0], draw(space)[0])
     assert (draw(space)[0] != draw(space, (3, 5))[0]).all()
+
+
+def test_a_nested_policy_is_explored_uniformly_and_within_its_masks(actor, assert_same_law):  # e15
+    space = Dict(a=Discrete(3), b=Box(-1, 1, (1,)), c=MultiDiscrete([2, 2]))
+    inputs = np.tile([5.0, MASKED_LOGIT, 0.0, 3.0, 1.0, 0.0, 9.0, MASKED_LOGIT, 0.0], (ROWS, 1))
+    actions, logp = actor(Random, space, inputs)()
+    assert_same_law(actions["a"], {0: 0.5, 1: 0, 2: 0.5})
+    assert_uniform(space["b"], actions["b"])
+    assert_same_law(actions["c"][:, 0], {0: 0.5, 1: 0.5})
+    assert set(actions["c"][:, 1]) == {1}
+    np.testing.assert_allclose(logp, np.full(ROWS, -np.log(2 * 2 * 2)), rtol=1e-5)
+
+
+def test_a_simplex_is_explored_uniformly(actor):
+    space = Box(-1, 1, (3,))
+    actions, logp = actor(Random, space, np.zeros((ROWS, 3)), "dirichlet")()
+    shares = (actions + 1) / 2
+    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-5)
+    assert stats.kstest(shares[:, 0], stats.beta(1, 2).cdf).pvalue > 1e-4
+    np.testing.assert_allclose(logp, np.full(ROWS, np.log(2) - 2 * np.log(2)), rtol=1e-5)

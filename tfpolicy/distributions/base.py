@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -14,53 +14,43 @@ SpaceT = TypeVar("SpaceT", bound=gym.Space)
 Self = TypeVar("Self", bound="Distribution")
 
 
-class Distribution(abc.ABC, Generic[SpaceT]):
-    """A batch of independent distributions over the actions of one leaf space.
+class Distribution(abc.ABC):
+    """A batch of independent distributions over actions, one a row.
 
-    All methods build graph ops and hold no variables. A family implements the abstract ones, and
-    overrides `check_space` if it does not fit every space. Log-probabilities, entropies and
-    divergences are summed over the dimensions of an action: they are [B] whatever the space.
+    All methods build graph ops and hold no variables. Log-probabilities, entropies and divergences
+    are summed over the dimensions of an action: they are [B] whatever the space.
 
-    Args:
-        inputs: [B, num_inputs(space)], the output of the model; used as float32.
-        space: The policy's own leaf space, with float boxes already normalized where that applies.
-
-    Raises:
-        ValueError: If the family does not fit `space`, or `inputs` has another shape.
+    Attributes:
+        inputs: [B, num_inputs] float32, the output of the model.
+        space: The policy's own action space, with float boxes already normalized where that
+            applies. Actions have its structure.
     """
 
-    def __init__(self, inputs: tf.Tensor, space: SpaceT) -> None:
-        self.check_space(space)
-        self.space = space
-        self._shape: tuple[int, ...] = tuple(space.shape or ())
-        self.inputs = _with_shape(tf.cast(inputs, tf.float32), self.num_inputs(space), space)
+    inputs: tf.Tensor
+    space: gym.Space
 
-    @classmethod
-    def check_space(cls, space: gym.Space) -> None:
-        """Raises `ValueError` if this family cannot describe actions of `space`."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def num_inputs(space: SpaceT) -> int:
-        """Number of values per row that the model must produce for `space`."""
+    @property
+    def parts(self) -> tuple[Distribution, ...]:
+        """The independent distributions that it consists of, in the order of the space's leaves."""
+        return (self,)
 
     @abc.abstractmethod
-    def sample(self, seed: tf.Tensor) -> tf.Tensor:
-        """One action per row, [B, *space.shape]; `seed` [2] int32 alone decides the draw."""
+    def sample(self, seed: tf.Tensor) -> Any:
+        """One action per row, [B, *leaf.shape]; `seed` [2] int32 alone decides the draw."""
 
     @abc.abstractmethod
-    def mode(self) -> tf.Tensor:
-        """The most likely action of each row, [B, *space.shape], in the dtype of `sample`."""
+    def mode(self) -> Any:
+        """The most likely action of each row, [B, *leaf.shape], in the dtype of `sample`."""
 
     @abc.abstractmethod
-    def log_prob(self, actions: tf.Tensor | np.ndarray) -> tf.Tensor:
+    def log_prob(self, actions: Any) -> tf.Tensor:
         """Log-probability (density) of `actions`, [B] float32.
 
         Args:
-            actions: [B, *space.shape] of any integer or float dtype.
+            actions: [B, *leaf.shape] of any integer or float dtype.
 
         Raises:
-            ValueError: If `actions` has another shape.
+            ValueError: If `actions` has another shape or structure.
         """
 
     @abc.abstractmethod
@@ -86,6 +76,39 @@ class Distribution(abc.ABC, Generic[SpaceT]):
     @abc.abstractmethod
     def _kl(self: Self, other: Self) -> tf.Tensor:
         """KL(self ‖ other), [B] float32, for `other` of the same class."""
+
+
+class Family(Distribution, Generic[SpaceT]):
+    """A distribution that a space and the outputs of a model determine.
+
+    A family implements what is abstract here and in `Distribution`, and overrides `check_space` if
+    it does not fit every space. Further arguments of its constructor are options, which
+    `custom_action_dist_config` sets by name.
+
+    Args:
+        inputs: [B, num_inputs(space)], the output of the model; used as float32.
+        space: The policy's own leaf space; for a family of yours that says so, any action space.
+
+    Raises:
+        ValueError: If the family does not fit `space`, or `inputs` has another shape.
+    """
+
+    space: SpaceT
+
+    def __init__(self, inputs: tf.Tensor, space: SpaceT) -> None:
+        self.check_space(space)
+        self.space = space
+        self._shape: tuple[int, ...] = tuple(space.shape or ())
+        self.inputs = checked_inputs(inputs, self.num_inputs(space), space)
+
+    @classmethod
+    def check_space(cls, space: gym.Space) -> None:
+        """Raises `ValueError` if this family cannot describe actions of `space`."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def num_inputs(space: SpaceT) -> int:
+        """Number of values per row that the model must produce for `space`."""
 
     def _checked_actions(self, actions: tf.Tensor | np.ndarray, dtype: tf.DType) -> tf.Tensor:
         """`actions` as a [B, *space.shape] tensor of `dtype`; floats are rounded to integers."""
@@ -115,15 +138,31 @@ class Distribution(abc.ABC, Generic[SpaceT]):
         return tf.reshape(flat, [-1, *self._shape])
 
 
-def check_float_box(family: type[Distribution], space: gym.Space) -> gym.spaces.Box:
+def checked_inputs(inputs: tf.Tensor, size: int, space: gym.Space) -> tf.Tensor:
+    """`inputs` as [B, size] float32, checked when it is run if its width is unknown before.
+
+    Raises:
+        ValueError: If `inputs` has another shape.
+    """
+    inputs = tf.cast(inputs, tf.float32)
+    if not inputs.shape.is_compatible_with([None, size]):
+        raise ValueError(
+            f"`inputs`: expected (B, {size}) for {space}, got {_shape_text(inputs.shape)}."
+        )
+    if inputs.shape.rank is None or inputs.shape[1] is None:
+        return tf.ensure_shape(inputs, [None, size])
+    return inputs
+
+
+def check_float_box(family: type[Family], space: gym.Space) -> gym.spaces.Box:
     """`space` itself; raises `ValueError` unless it is a Box of a float dtype."""
     if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         raise ValueError(f"{family.__name__} expects a float Box, got {space}.")
     return space
 
 
-def check_bounded_box(family: type[Distribution], space: gym.Space) -> None:
-    """Raises `ValueError` unless `space` is a float Box with finite bounds low < high."""
+def check_bounded_box(family: type[Family], space: gym.Space) -> gym.spaces.Box:
+    """`space` itself; raises `ValueError` unless it is a float Box with bounds low < high."""
     box = check_float_box(family, space)
     largest = np.finfo(np.float32).max
     bounded = (np.abs(box.low) <= largest) & (np.abs(box.high) <= largest)
@@ -134,6 +173,7 @@ def check_bounded_box(family: type[Distribution], space: gym.Space) -> None:
             f"which has none in dimension {', '.join(map(str, refused))}. "
             f"A diag_gaussian needs no bounds."
         )
+    return box
 
 
 class Bounds:
@@ -158,16 +198,6 @@ class Bounds:
     def to_unit(self, actions: tf.Tensor) -> tf.Tensor:
         """[B, D] within the bounds to [B, D] within [-1, 1]."""
         return actions if self._is_unit else (actions - self._centre) / self._half_width
-
-
-def _with_shape(inputs: tf.Tensor, size: int, space: gym.Space) -> tf.Tensor:
-    if not inputs.shape.is_compatible_with([None, size]):
-        raise ValueError(
-            f"`inputs`: expected (B, {size}) for {space}, got {_shape_text(inputs.shape)}."
-        )
-    if inputs.shape.rank is None or inputs.shape[1] is None:
-        return tf.ensure_shape(inputs, [None, size])
-    return inputs
 
 
 def _shape_text(shape: tf.TensorShape | list[int | None]) -> str:

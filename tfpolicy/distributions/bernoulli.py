@@ -8,10 +8,10 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tfpolicy.distributions.base import Distribution
+from tfpolicy.distributions.base import Family
 
 
-class Bernoulli(Distribution[gym.spaces.MultiBinary]):
+class Bernoulli(Family[gym.spaces.MultiBinary]):
     """Independent bits with P(a_i = 1) = sigmoid(z_i). Inputs are the logits z, [B, D].
 
     A bit is masked, i.e. always 0, by a logit of -1e9.

@@ -8,15 +8,15 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tfpolicy.distributions.base import Bounds, Distribution, check_bounded_box
+from tfpolicy.distributions.base import Bounds, Family, check_bounded_box
 
 # Of α - 1 and β - 1. Above 0, so that the mode exists; below it float32 still resolves log Γ.
-_EXCESS_RANGE = (1e-6, 1e4)
+EXCESS_RANGE = (1e-6, 1e4)
 # Nearer to 0 and 1 than this, float32 has too few digits left to tell log x and log(1 - x).
 _BOUND_MARGIN = 1e-6
 
 
-class Beta(Distribution[gym.spaces.Box]):
+class Beta(Family[gym.spaces.Box]):
     """Independent Beta(α_i, β_i), stretched to the bounds of the box: a = low + (high - low) x.
 
     Chou et al. (2017), https://proceedings.mlr.press/v70/chou17a.html. Inputs are raw α ++ raw β,
@@ -26,7 +26,7 @@ class Beta(Distribution[gym.spaces.Box]):
 
     def __init__(self, inputs: tf.Tensor, space: gym.spaces.Box) -> None:
         super().__init__(inputs, space)
-        self._excess = tf.clip_by_value(tf.math.softplus(self.inputs), *_EXCESS_RANGE)
+        self._excess = tf.clip_by_value(tf.math.softplus(self.inputs), *EXCESS_RANGE)
         self._concentrations = 1.0 + self._excess
         self._alpha, self._beta = tf.split(self._concentrations, 2, axis=1)
         self._bounds = Bounds(space)
@@ -61,7 +61,7 @@ class Beta(Distribution[gym.spaces.Box]):
         log_densities = (
             tf.math.xlogy(self._alpha - 1.0, x)
             + tf.math.xlog1py(self._beta - 1.0, -x)
-            - _log_beta(self._alpha, self._beta)
+            - log_beta(self._alpha, self._beta)
         )
         return tf.reduce_sum(log_densities, axis=1) - self._log_det
 
@@ -70,7 +70,7 @@ class Beta(Distribution[gym.spaces.Box]):
         a, b = self._alpha, self._beta
         psi = tf.math.digamma
         entropies = (
-            _log_beta(a, b) + (a - 1.0) * (psi(a + b) - psi(a)) + (b - 1.0) * (psi(a + b) - psi(b))
+            log_beta(a, b) + (a - 1.0) * (psi(a + b) - psi(a)) + (b - 1.0) * (psi(a + b) - psi(b))
         )
         return tf.reduce_sum(entropies, axis=1) + self._log_det
 
@@ -79,8 +79,8 @@ class Beta(Distribution[gym.spaces.Box]):
         a, b = self._alpha, self._beta
         psi = tf.math.digamma
         kls = (
-            _log_beta(other._alpha, other._beta)
-            - _log_beta(a, b)
+            log_beta(other._alpha, other._beta)
+            - log_beta(a, b)
             + (a - other._alpha) * (psi(a) - psi(a + b))
             + (b - other._beta) * (psi(b) - psi(a + b))
         )
@@ -92,7 +92,7 @@ class Beta(Distribution[gym.spaces.Box]):
         return self._shaped(self._bounds.from_unit((first - second) / (first + second)))
 
 
-def _log_beta(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+def log_beta(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Log B(a, b), also where the three log Γ are large and cancel, as tf.math.lbeta cannot."""
     # Seconds to import, needed by this family only.
     import tensorflow_probability as tfp

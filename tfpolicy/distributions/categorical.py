@@ -6,19 +6,33 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tfpolicy.distributions.base import Distribution
+from tfpolicy.distributions.base import Family
 
 # Stands for "impossible" where a log-probability is multiplied by its probability: 0 · -inf is NaN.
 _LOWEST_LOGIT = -1e9
 _MAX_BOX_LOGITS = 4096
+# A masked logit is still far below any other one then.
+_HIGHEST_TEMPERATURE = 1e4
 
 
-class Categorical(Distribution[gym.spaces.Discrete]):
+class Categorical(Family[gym.spaces.Discrete]):
     """One choice out of n. Inputs are the logits [B, n]; actions count from `Discrete.start`.
 
     A choice is masked by a logit of -1e9 or less, never by 0 (`ops.masking.mask_logits` does it).
     Entropy, KL and gradients stay finite then, even with -inf.
+
+    Args:
+        inputs: Logits [B, n].
+        space: The choices.
+        temperature: What the logits are divided by: above 1 choices become more alike, below 1
+            the best one stands out more. Masked choices stay masked.
     """
+
+    def __init__(
+        self, inputs: tf.Tensor, space: gym.spaces.Discrete, temperature: float = 1.0
+    ) -> None:
+        super().__init__(inputs, space)
+        self._logits = at_temperature(self.inputs, temperature)
 
     @classmethod
     def check_space(cls, space: gym.Space) -> None:
@@ -34,16 +48,16 @@ class Categorical(Distribution[gym.spaces.Discrete]):
     @property
     def logits(self) -> tf.Tensor:
         """[B, n] float32, not normalized."""
-        return self.inputs
+        return self._logits
 
     def sample(self, seed: tf.Tensor) -> tf.Tensor:
         """[B] in the dtype of the space."""
-        draw = tf.random.stateless_categorical(self.inputs, 1, seed, dtype=tf.int64)
+        draw = tf.random.stateless_categorical(self._logits, 1, seed, dtype=tf.int64)
         return self._actions(tf.squeeze(draw, axis=1))
 
     def mode(self) -> tf.Tensor:
         """The choice with the highest logit, the first of several."""
-        return self._actions(tf.argmax(self.inputs, axis=1, output_type=tf.int64))
+        return self._actions(tf.argmax(self._logits, axis=1, output_type=tf.int64))
 
     def log_prob(self, actions: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Log-softmax of the logits at `actions`: z_a - log Σ_i exp z_i.
@@ -52,33 +66,38 @@ class Categorical(Distribution[gym.spaces.Discrete]):
         """
         labels = self._checked_actions(actions, tf.int64)
         start = int(self.space.start)
-        return _log_probs(self.inputs, labels - start if start else labels)
+        return _log_probs(self._logits, labels - start if start else labels)
 
     def entropy(self) -> tf.Tensor:
         """-Σ_i p_i log p_i."""
-        return _entropies(self.inputs)
+        return categorical_entropy(self._logits)
 
     def _kl(self, other: Categorical) -> tf.Tensor:
-        return _kls(self.inputs, other.inputs)
+        return categorical_kl(self._logits, other._logits)
 
     def _actions(self, indices: tf.Tensor) -> tf.Tensor:
         start = int(self.space.start)
         return tf.cast(indices + start if start else indices, self.space.dtype)
 
 
-class MultiCategorical(Distribution[gym.spaces.MultiDiscrete | gym.spaces.Box]):
+class MultiCategorical(Family[gym.spaces.MultiDiscrete | gym.spaces.Box]):
     """K independent choices of n_1 … n_K. Inputs are all logits side by side, [B, n_1 + … + n_K].
 
     Fits MultiDiscrete of any shape (its `start` is honoured) and integer boxes, whose choices are
     the values low … high. All choices are rows of one [B·K, max n] matrix, so that the number of
-    ops does not grow with K. Masking works as in `Categorical`.
+    ops does not grow with K. Masking and `temperature` work as in `Categorical`.
     """
 
-    def __init__(self, inputs: tf.Tensor, space: gym.spaces.MultiDiscrete | gym.spaces.Box) -> None:
+    def __init__(
+        self,
+        inputs: tf.Tensor,
+        space: gym.spaces.MultiDiscrete | gym.spaces.Box,
+        temperature: float = 1.0,
+    ) -> None:
         super().__init__(inputs, space)
         counts, self._starts = _choices(space)
         self._num_choices = len(counts)
-        self._rows = _padded_rows(self.inputs, counts)
+        self._rows = _padded_rows(at_temperature(self.inputs, temperature), counts)
 
     @classmethod
     def check_space(cls, space: gym.Space) -> None:
@@ -125,10 +144,10 @@ class MultiCategorical(Distribution[gym.spaces.MultiDiscrete | gym.spaces.Box]):
 
     def entropy(self) -> tf.Tensor:
         """Σ_k H(π_k)."""
-        return self._sum(_entropies(self._rows))
+        return self._sum(categorical_entropy(self._rows))
 
     def _kl(self, other: MultiCategorical) -> tf.Tensor:
-        return self._sum(_kls(self._rows, other._rows))
+        return self._sum(categorical_kl(self._rows, other._rows))
 
     def _sum(self, rows: tf.Tensor) -> tf.Tensor:
         """[B·K] -> [B]."""
@@ -139,6 +158,33 @@ class MultiCategorical(Distribution[gym.spaces.MultiDiscrete | gym.spaces.Box]):
         if self._starts.any():
             actions += self._starts.reshape(self.space.shape)
         return tf.cast(actions, self.space.dtype)
+
+
+def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
+    """Entropy [B] of the choices with logits [B, n], which may be -inf."""
+    logp = tf.nn.log_softmax(tf.maximum(logits, _LOWEST_LOGIT))
+    return -tf.reduce_sum(tf.exp(logp) * logp, axis=1)
+
+
+def categorical_kl(logits: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """KL(p ‖ q) [B] of the choices with logits [B, n], which may be -inf."""
+    logp = tf.nn.log_softmax(tf.maximum(logits, _LOWEST_LOGIT))
+    logq = tf.nn.log_softmax(tf.maximum(other, _LOWEST_LOGIT))
+    return tf.reduce_sum(tf.exp(logp) * (logp - logq), axis=1)
+
+
+def at_temperature(logits: tf.Tensor, temperature: float) -> tf.Tensor:
+    """Returns logits / temperature.
+
+    Raises:
+        ValueError: `temperature` is not positive, or so high that masked choices would be taken.
+    """
+    if not 0.0 < temperature <= _HIGHEST_TEMPERATURE:
+        raise ValueError(
+            f"`temperature`: expected a positive number up to {_HIGHEST_TEMPERATURE:g}, "
+            f"got {temperature!r}."
+        )
+    return logits if temperature == 1.0 else logits / temperature
 
 
 def _choices(space: gym.spaces.MultiDiscrete | gym.spaces.Box) -> tuple[list[int], np.ndarray]:
@@ -166,14 +212,3 @@ def _padded_rows(logits: tf.Tensor, counts: list[int]) -> tf.Tensor:
 
 def _log_probs(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-
-
-def _entropies(logits: tf.Tensor) -> tf.Tensor:
-    logp = tf.nn.log_softmax(tf.maximum(logits, _LOWEST_LOGIT))
-    return -tf.reduce_sum(tf.exp(logp) * logp, axis=1)
-
-
-def _kls(logits: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    logp = tf.nn.log_softmax(tf.maximum(logits, _LOWEST_LOGIT))
-    logq = tf.nn.log_softmax(tf.maximum(other, _LOWEST_LOGIT))
-    return tf.reduce_sum(tf.exp(logp) * (logp - logq), axis=1)

@@ -8,10 +8,10 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tfpolicy.distributions.base import Distribution, check_float_box
+from tfpolicy.distributions.base import Family, check_float_box
 
 
-class Deterministic(Distribution[gym.spaces.Box]):
+class Deterministic(Family[gym.spaces.Box]):
     """The action itself, for policies that do not learn from probabilities. Inputs are [B, D].
 
     By convention the log-probability of every action is 0, and so are entropy and KL; no gradient

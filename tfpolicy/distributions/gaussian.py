@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfpolicy.distributions.base import (
     Bounds,
-    Distribution,
+    Family,
     check_bounded_box,
     check_float_box,
 )
@@ -24,7 +24,7 @@ _NODES = np.linspace(-4.5, 4.5, 33).astype(np.float32)
 _WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
 
 
-class DiagGaussian(Distribution[gym.spaces.Box]):
+class DiagGaussian(Family[gym.spaces.Box]):
     """Independent normal distributions N(μ_i, σ_i²). Inputs are μ ++ log σ, [B, 2·D].
 
     log σ is clipped to `LOG_STD_RANGE` (no gradient outside), so that no σ overflows. Actions are

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import tensorflow as tf
 
-from tfpolicy.distributions import ActionDistribution, Distribution
+from tfpolicy.distributions import ActionDistribution, Distribution, split_seed
+from tfpolicy.spaces import unflatten
+
+# Builds the actions [B, ...] of one part of a distribution and their log-probabilities [B].
+PartActions = Callable[[Distribution, tf.Tensor], tuple[Any, tf.Tensor]]
 
 
 class Exploration(abc.ABC):
@@ -69,6 +74,33 @@ def check_count(name: str, value: int, at_least: int = 0) -> int:
     if isinstance(value, bool) or int(value) != value or value < at_least:
         raise ValueError(f"`{name}`: expected a whole number >= {at_least}, got {value!r}.")
     return int(value)
+
+
+def by_parts(
+    distribution: Distribution, seed: tf.Tensor, part_actions: PartActions
+) -> tuple[Any, tf.Tensor]:
+    """Chooses the actions of every part of a distribution for itself.
+
+    Args:
+        distribution: The policy's distribution for [B] observations.
+        seed: [2] int32; every part gets a seed of its own, made of it.
+        part_actions: Called with each part and its seed.
+
+    Returns:
+        Actions in the structure of `distribution.sample`, and their log-probabilities [B].
+    """
+    parts = distribution.parts
+    if parts == (distribution,):
+        return part_actions(distribution, seed)
+    chosen = map(part_actions, parts, split_seed(seed, len(parts)))
+    actions, logps = zip(*chosen, strict=True)
+    return unflatten(distribution.space, actions), tf.add_n(list(logps))
+
+
+def sampled_actions(part: Distribution, seed: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """Samples actions from a distribution itself."""
+    actions = part.sample(seed)
+    return actions, part.log_prob(actions)
 
 
 def select(condition: tf.Tensor, actions: Any, otherwise: Any) -> Any:

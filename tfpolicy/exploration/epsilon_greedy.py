@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tfpolicy.distributions import ActionDistribution, Distribution
-from tfpolicy.exploration.base import Exploration, check_count, select
+from tfpolicy.distributions import ActionDistribution, Distribution, split_seed
+from tfpolicy.exploration.base import Exploration, by_parts, check_count, sampled_actions, select
 from tfpolicy.exploration.uniform import CHOICE_FAMILIES, uniform_choices
 from tfpolicy.schedules import Piecewise, Schedule, make_schedule
 
@@ -17,8 +19,10 @@ from tfpolicy.schedules import Piecewise, Schedule, make_schedule
 class EpsilonGreedy(Exploration):
     """The most likely action, or with probability ε a uniform one that is not masked.
 
-    An action of several choices is greedy or uniform as a whole. ε stays at `initial_epsilon` for
-    `warmup_timesteps`, goes linearly to `final_epsilon` in `epsilon_timesteps`, and stays there.
+    An action of several choices is greedy or uniform as a whole. In a nested space every leaf is so
+    for itself, and leaves that are no choices are sampled from their distribution. ε stays at
+    `initial_epsilon` for `warmup_timesteps`, goes linearly to `final_epsilon` in
+    `epsilon_timesteps`, and stays there.
 
     Args:
         action_space: The policy's own action space.
@@ -44,11 +48,11 @@ class EpsilonGreedy(Exploration):
         epsilon_schedule: Any = None,
     ) -> None:
         super().__init__(action_space, action_dist)
-        if not issubclass(action_dist.family, CHOICE_FAMILIES):
-            families = ", ".join(family.__name__ for family in CHOICE_FAMILIES)
+        families = [part.family for part in action_dist.parts]
+        if not any(issubclass(family, CHOICE_FAMILIES) for family in families):
             raise ValueError(
-                f"EpsilonGreedy: expected one of the distributions {families} over choices, "
-                f"got {action_dist.family.__name__} over {action_space}."
+                f"EpsilonGreedy: expected one of the distributions {_names(CHOICE_FAMILIES)} over "
+                f"choices, got {_names(families)} over {action_space}."
             )
         if epsilon_schedule is None:
             start = check_count("warmup_timesteps", warmup_timesteps)
@@ -73,17 +77,29 @@ class EpsilonGreedy(Exploration):
     ) -> tuple[Any, tf.Tensor]:
         """Builds the ops that choose actions: π(a) = (1 - ε) [a is greedy] + ε u(a)."""
         epsilon = scalars["epsilon"]
-        coin_seed, action_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-        greedy, uniform = distribution.mode(), uniform_choices(distribution)
-        coin = tf.random.stateless_uniform(tf.shape(distribution.inputs)[:1], coin_seed)
-        actions = select(coin < epsilon, uniform.sample(action_seed), greedy)
+        return by_parts(distribution, seed, functools.partial(_mixed_actions, epsilon))
 
-        axes = list(range(1, actions.shape.rank))
-        is_greedy = tf.reduce_all(tf.equal(actions, greedy), axis=axes)
-        log_greedy = tf.where(is_greedy, tf.math.log1p(-epsilon), -np.inf)
-        # In logarithms: u(a) of many choices is too small for a float.
-        log_uniform = tf.math.log(epsilon) + uniform.log_prob(actions)
-        return actions, tf.reduce_logsumexp(tf.stack([log_greedy, log_uniform]), axis=0)
+
+def _mixed_actions(
+    epsilon: tf.Tensor, part: Distribution, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    if not isinstance(part, CHOICE_FAMILIES):
+        return sampled_actions(part, seed)
+    coin_seed, action_seed = split_seed(seed, 2)
+    greedy, uniform = part.mode(), uniform_choices(part)
+    coin = tf.random.stateless_uniform(tf.shape(part.inputs)[:1], coin_seed)
+    actions = select(coin < epsilon, uniform.sample(action_seed), greedy)
+
+    axes = list(range(1, actions.shape.rank))
+    is_greedy = tf.reduce_all(tf.equal(actions, greedy), axis=axes)
+    log_greedy = tf.where(is_greedy, tf.math.log1p(-epsilon), -np.inf)
+    # In logarithms: u(a) of many choices is too small for a float.
+    log_uniform = tf.math.log(epsilon) + uniform.log_prob(actions)
+    return actions, tf.reduce_logsumexp(tf.stack([log_greedy, log_uniform]), axis=0)
+
+
+def _names(families: Iterable[type]) -> str:
+    return ", ".join(family.__name__ for family in families)
 
 
 def _as_probability(name: str, value: float) -> float:

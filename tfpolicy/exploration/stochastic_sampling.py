@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpolicy.distributions import Distribution
+from tfpolicy.exploration.base import sampled_actions
 from tfpolicy.exploration.random_start import RandomStart
 
 
@@ -17,5 +18,4 @@ class StochasticSampling(RandomStart):
         self, distribution: Distribution, scalars: dict[str, tf.Tensor], seed: tf.Tensor
     ) -> tuple[Any, tf.Tensor]:
         """See base class."""
-        actions = distribution.sample(seed)
-        return actions, distribution.log_prob(actions)
+        return sampled_actions(distribution, seed)

@@ -8,7 +8,16 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tfpolicy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
+from tfpolicy.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Family,
+    MultiCategorical,
+    SimplexFamily,
+    split_seed,
+)
+from tfpolicy.exploration.base import sampled_actions
 from tfpolicy.ops.masking import MASKED_LOGIT
 from tfpolicy.spaces import is_float_box, leaf_spaces, unflatten
 
@@ -18,7 +27,7 @@ CHOICE_FAMILIES = (Bernoulli, Categorical, MultiCategorical)
 _LOWEST_UNMASKED = 0.1 * MASKED_LOGIT
 
 
-def uniform_choices(distribution: Distribution) -> Distribution:
+def uniform_choices(distribution: Family) -> Family:
     """Returns the uniform distribution over the choices that another one does not mask.
 
     Args:
@@ -35,6 +44,7 @@ def uniform_actions(
 
     Float boxes are sampled as by `space.sample()`: uniformly between two bounds, from an
     exponential distribution beyond a single one, from a standard normal distribution without any.
+    Where the distribution is one over a simplex, actions are uniform over that.
 
     Args:
         distribution: The policy's distribution for [B] observations.
@@ -44,17 +54,23 @@ def uniform_actions(
     Returns:
         Actions [B, ...] nested as `space`, and their log-probability (density) [B] float32.
     """
-    if isinstance(distribution, CHOICE_FAMILIES):
-        uniform = uniform_choices(distribution)
-        actions = uniform.sample(seed)
-        return actions, uniform.log_prob(actions)
-    rows = tf.shape(distribution.inputs)[0]
-    draws = [
-        _uniform_leaf(leaf, rows, tf.random.experimental.stateless_fold_in(seed, index))
-        for index, leaf in enumerate(leaf_spaces(space, "action").values())
-    ]
-    actions, logps = zip(*draws, strict=True)
-    return unflatten(space, actions), tf.add_n(logps)
+    leaves = list(leaf_spaces(space, "action").values())
+    parts = distribution.parts
+    if parts == (distribution,):  # It need not be of one leaf: a family may take a nested space.
+        parts *= len(leaves)
+    chosen = map(_uniform_part, parts, leaves, split_seed(seed, len(leaves)))
+    actions, logps = zip(*chosen, strict=True)
+    return unflatten(space, actions), tf.add_n(list(logps))
+
+
+def _uniform_part(
+    part: Distribution, leaf: gym.Space, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    if isinstance(part, CHOICE_FAMILIES):
+        return sampled_actions(uniform_choices(part), seed)
+    if isinstance(part, SimplexFamily):
+        return part.uniform(seed)
+    return _uniform_leaf(leaf, tf.shape(part.inputs)[0], seed)
 
 
 def _uniform_leaf(

@@ -7,7 +7,12 @@ from typing import NamedTuple
 import gymnasium as gym
 
 from tfpolicy.config import PolicyConfig
-from tfpolicy.distributions import ActionDistribution, DiagGaussian, distribution_for
+from tfpolicy.distributions import (
+    ActionDistribution,
+    BoundFamily,
+    DiagGaussian,
+    distribution_for,
+)
 from tfpolicy.graph.views import standard_views
 from tfpolicy.models import Model, model_for
 from tfpolicy.spaces import normalized_space
@@ -45,10 +50,14 @@ def build_network(
         ValueError: The action distribution does not fit the space or the model's settings.
     """
     own_space = normalized_space(action_space) if config.normalize_actions else action_space
-    dist_class = distribution_for(own_space, config.model.custom_action_dist)
-    if config.model.free_log_std and dist_class.family is not DiagGaussian:
+    dist_class = distribution_for(
+        own_space, config.model.custom_action_dist, config.model.custom_action_dist_config
+    )
+    if config.model.free_log_std and not _is_gaussian(dist_class):
+        families = ", ".join(part.family.__name__ for part in dist_class.parts)
         raise ValueError(
-            f"`free_log_std` needs Gaussian actions, but these are {dist_class.family.__name__}."
+            f"`free_log_std` needs Gaussian actions of one Box, but these are {families} over "
+            f"{own_space}. A model of your own can keep the log standard deviations in a variable."
         )
     model = model_for(observation_space, dist_class.num_inputs, config.model, seed)
     views = {
@@ -56,3 +65,7 @@ def build_network(
         **model.view_requirements(),
     }
     return Network(model, dist_class, own_space, views)
+
+
+def _is_gaussian(dist_class: ActionDistribution) -> bool:
+    return isinstance(dist_class, BoundFamily) and issubclass(dist_class.family, DiagGaussian)
