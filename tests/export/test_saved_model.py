@@ -1,0 +1,315 @@
+"""A SavedModel acts as the policy does, wherever it is loaded, or it is not published."""
+
+import gc
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_policies import OBS, THREE, Recurrent, small_policy
+
+from tfpolicy.export import saved_model
+from tfpolicy.export.inference import build_inference
+from tfpolicy.export.saved_model import export_saved_model, load_saved_model, version_folder
+from tfpolicy.graph.discovery import sample_rows
+from tfpolicy.graph.session import GraphSession
+from tfpolicy.spaces import flatten, leaf_spaces, unflatten
+
+S = gym.spaces
+INF = np.inf
+ROWS, STEPS = 4, 3
+# Every kind of observation and every kind of action of which a policy can be built.
+CASES = {
+    "box": (OBS, S.Discrete(3, start=2)),
+    "image": (S.Box(0, 255, (3, 3, 1), np.uint8), S.Box(np.float32([-2, 0]), np.float32([6, 1]))),
+    "float64": (S.Box(-1, 1, (3,), np.float64), S.Box(-INF, INF, (2,))),
+    "discrete": (S.Discrete(5, start=-2), S.Box(np.float32([0, -INF]), np.float32([INF, 0.1]))),
+    "multi_discrete": (S.MultiDiscrete([2, 3], start=[1, 0]), S.Box(-2, 5, (2,), np.int32)),
+    "multi_binary": (S.MultiBinary(3), S.Box(-1, 3, (2,), np.float64)),
+    "nested": (
+        S.Dict(z=S.Tuple([S.Discrete(3), OBS]), a=S.Dict(image=S.Box(0, 255, (2, 2), np.uint8))),
+        S.MultiDiscrete([2, 3], start=[0, 4]),
+    ),
+    "tuple": (S.Tuple([OBS, S.MultiBinary(2)]), S.MultiBinary(3)),
+    "recurrent": (OBS, THREE),
+}
+# Imports nothing but what anyone has who serves a SavedModel.
+CLIENT = """
+import pathlib, sys
+import numpy as np, tensorflow as tf
+
+for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    model = tf.saved_model.load(str(folder / "1"))
+    given = dict(np.load(folder / "inputs.npz"))
+    act, results, state = model.signatures["serving_default"], [], {}
+    if "initial_state" in model.signatures:
+        rows = tf.zeros(len(given["obs"][0]), tf.int32)
+        state = model.signatures["initial_state"](batch_size=rows)
+    for step in range(len(next(iter(given.values())))):
+        result = act(**{k: tf.constant(v[step]) for k, v in given.items()}, **state)
+        state = {k: result["state_out" + k.removeprefix("state_in")] for k in state}
+        results.append(result)
+        assert model.signatures["sample"](**{k: tf.constant(v[step]) for k, v in given.items()},
+                                          **state).keys() == result.keys()
+    stacked = {k: np.stack([r[k].numpy() for r in results]) for k in results[0]}
+    np.savez(folder / "outputs.npz", **stacked)
+assert "tfpolicy" not in sys.modules and "gymnasium" not in sys.modules
+"""
+
+
+def case_policy(name):
+    """A policy whose weights are large enough for its actions to differ."""
+    obs_space, action_space = CASES[name]
+    model = {"fcnet_hiddens": [6]}
+    if name == "recurrent":
+        model["custom_model"] = Recurrent
+    policy = small_policy("pg", obs_space, action_space, model=model)
+    rng = np.random.default_rng(7)
+    policy.set_weights({k: rng.normal(0, 0.6, v.shape) for k, v in policy.get_weights().items()})
+    return policy
+
+
+def acted_singly(policy, observations):
+    """What `compute_single_action` gives for rows of observations, step by step, by output name."""
+    states = [policy.get_initial_state()] * ROWS
+    steps = []
+    for obs in observations:
+        rows = []
+        for row in range(ROWS):
+            single = unflatten(policy.observation_space, [leaf[row] for leaf in obs])
+            action, states[row], extras = policy.compute_single_action(
+                single, states[row], explore=False
+            )
+            assert policy.action_space.contains(action)
+            leaves = flatten(policy.action_space, action)
+            named = dict(zip(leaf_spaces(policy.action_space, "actions"), leaves, strict=True))
+            outs = {f"state_out_{index}": state for index, state in enumerate(states[row])}
+            rows.append({**named, **extras, **outs})
+        steps.append({key: np.stack([row[key] for row in rows]) for key in rows[0]})
+    return {key: np.stack([step[key] for step in steps]) for key in steps[0]}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """For every case what the policy does, and what its SavedModel does in a strange process."""
+    root = tmp_path_factory.mktemp("served")
+    expected = {}
+    for name in CASES:
+        with case_policy(name) as policy:
+            assert policy.export_model(root / name) == root / name / "1"
+            observations = [
+                flatten(policy.observation_space, sample_rows(policy.observation_space, ROWS, seed))
+                for seed in range(STEPS)
+            ]
+            names = leaf_spaces(policy.observation_space, "obs")
+            inputs = {
+                key: np.stack([obs[index] for obs in observations])
+                for index, key in enumerate(names)
+            }
+            np.savez(root / name / "inputs.npz", **inputs)
+            expected[name] = acted_singly(policy, observations)
+    # Isolated: the folder of this package is not on the path.
+    command = [sys.executable, "-I", "-c", CLIENT, os.fspath(root)]
+    subprocess.run(command, check=True, cwd=root, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    return {name: (expected[name], dict(np.load(root / name / "outputs.npz"))) for name in CASES}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_process_without_this_package_acts_as_compute_single_action(served, name):  # a3, a4, a16
+    expected, found = served[name]
+    del expected["action_prob"]
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(found[key], value, rtol=1e-6, atol=1e-6, err_msg=key)
+        else:
+            np.testing.assert_array_equal(found[key], value, err_msg=key)
+    # The comparison would mean little if all actions were alike.
+    assert len(np.unique(expected["actions"])) > 1
+
+
+# One policy for everything below; nothing there changes it.
+
+
+@pytest.fixture(scope="module", name="policy")
+def _one_policy():
+    with case_policy("image") as policy:
+        yield policy
+
+
+@pytest.fixture(scope="module")
+def exported(policy, tmp_path_factory):
+    return policy.export_model(tmp_path_factory.mktemp("exported"))
+
+
+@pytest.fixture
+def copy(exported, tmp_path):
+    """A version that a test may damage."""
+    return shutil.copytree(exported, tmp_path / "1")
+
+
+def parts(policy):
+    """What `export_saved_model` takes; to be closed by the caller."""
+    spaces = policy.observation_space, policy.action_space
+    graph = build_inference(*spaces, policy.config, policy.get_weights())
+    return graph, policy._description(), policy._example(graph)
+
+
+def test_the_description_rides_along(exported):
+    written = json.loads((exported / "assets.extra" / "tfpolicy.json").read_text())
+    assert written["policy_class"] == "tfpolicy.policies.pg.PGPolicy"
+    assert written["observation_space"]["dtype"] == "uint8"
+    assert written["config"]["model"]["fcnet_hiddens"] == [6]
+    assert written["versions"]["tensorflow"] == tf.__version__
+    assert written["signatures"]["serving_default"]["inputs"] == {"obs": "uint8 [B, 3, 3, 1]"}
+
+
+def test_an_env_config_that_json_cannot_hold_does_not_stop_an_export(tmp_path):
+    with small_policy("pg", env_config={"seed": np.random.default_rng(0), "inf": INF}) as policy:
+        version = policy.export_model(tmp_path)
+        with load_saved_model(version)[0]:
+            pass
+
+
+def test_exporting_twice_gives_the_same_signatures(policy, exported, tmp_path):  # a24
+    again = policy.export_model(tmp_path)
+    first, second = (saved_model.read_meta_graph(path).signature_def for path in (exported, again))
+    assert first == second
+    assert len(first) == 2
+
+
+def test_twenty_exports_add_nothing_and_leave_nothing(policy, tmp_path):
+    operations = len(policy.get_session().graph.get_operations())
+    policy.export_model(tmp_path / "warm_up")
+    gc.collect()
+    before, sessions = peak_memory(), live_sessions()
+    for count in range(1, 21):
+        assert policy.export_model(tmp_path / "model").name == str(count)
+    assert len(policy.get_session().graph.get_operations()) == operations
+    gc.collect()
+    assert live_sessions() == sessions
+    assert peak_memory() - before < 10e6
+
+
+def peak_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def live_sessions():
+    return sum(isinstance(thing, GraphSession) for thing in gc.get_objects())
+
+
+# What is not as it should be is not published.
+
+
+def test_a_model_that_acts_otherwise_is_not_published(policy, tmp_path):
+    graph, description, example = parts(policy)
+    with graph:
+        example.outputs["actions"][0, 0] += 1e-3
+        del example.outputs["vf_preds"]
+        with pytest.raises(RuntimeError, match="Nothing was published.* actions, vf_preds differ"):
+            export_saved_model(tmp_path / "model", graph, description, example)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_actions_of_another_dtype_are_not_the_same(policy, tmp_path, dtype):
+    graph, description, example = parts(policy)
+    with graph, pytest.raises(RuntimeError, match="actions differ"):
+        example.outputs["actions"] = example.outputs["actions"].astype(dtype)
+        export_saved_model(tmp_path / "model", graph, description, example)
+
+
+def test_an_export_that_fails_anywhere_leaves_what_was_there(policy, tmp_path, failing_disk):
+    base = tmp_path / "model"
+    policy.export_model(base)
+    graph, description, example = parts(policy)
+    failures = 0
+    with graph:
+        # At every third operation on a file, for each attempt takes its time.
+        for nth in range(1, 100, 3):
+            before = versions(base)
+            with failing_disk.failing_at(nth):
+                try:
+                    export_saved_model(base, graph, description, example)
+                except OSError:
+                    failures += versions(base) == before
+            if not failing_disk.failed:
+                break
+    assert failures >= 3
+    for version in versions(base):  # Nothing but versions, and each of them whole.
+        with load_saved_model(base / version)[0]:
+            pass
+
+
+def versions(base):
+    return sorted(path.name for path in base.iterdir())
+
+
+def test_a_closed_policy_exports_nothing(tmp_path):  # a6
+    policy = small_policy("pg")
+    policy.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        policy.export_model(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+# Loading.
+
+
+def test_the_newest_version_is_found(copy):
+    base = copy.parent
+    assert version_folder(copy) == copy
+    for name in ("9", "0010", "11.old", "notes"):
+        shutil.copytree(copy, base / name)
+    assert version_folder(base) == base / "0010"
+
+
+def test_what_is_no_model_says_what_is_missing(copy, tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        version_folder(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="neither `saved_model.pb` nor a version"):
+        version_folder(tmp_path / "empty")
+    with pytest.raises(ValueError, match="neither `saved_model.pb` nor a version"):
+        version_folder(copy / "saved_model.pb")
+    (copy / "saved_model.pb").unlink()
+    with pytest.raises(ValueError, match="has no `saved_model.pb`"):
+        version_folder(copy.parent)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("assets.extra/tfpolicy.json", None, "must be written by tfpolicy"),
+        ("assets.extra/tfpolicy.json", b"{", "not JSON"),
+        ("assets.extra/tfpolicy.json", b"[]", "does not describe a SavedModel"),
+        ("saved_model.pb", b"\xff" * 40, "is damaged"),
+        ("saved_model.pb", b"", "must hold a graph with the tag 'serve'"),
+        ("variables/variables.index", None, "damaged SavedModel"),
+        ("variables/variables.data-00000-of-00001", b"", "damaged SavedModel"),
+    ],
+)
+def test_a_damaged_model_is_refused_by_name(copy, file, content, message):
+    if content is None:
+        (copy / file).unlink()
+    else:
+        (copy / file).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        load_saved_model(copy)
+    assert os.fspath(copy) in str(error.value)
+
+
+def test_a_later_format_says_who_wrote_it(copy):
+    path = copy / saved_model.METADATA_FILE
+    written = {**json.loads(path.read_text()), "format_version": 99}
+    path.write_text(json.dumps(written))
+    with pytest.raises(ValueError, match=r"format 99, written by tfpolicy 0\.\d.*up to 1"):
+        load_saved_model(copy)
