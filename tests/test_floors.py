@@ -28,6 +28,7 @@ FLOORS = {
     "schedules": 0,
     "sequences": 0,
     "spaces": 0,
+    "typed_values": 0,
     "view_requirement": 0,
     # TensorFlow, stateless.
     "distributions": 1,

@@ -12,10 +12,12 @@ class DefaultCallbacks:
     working when an event gains an argument.
     """
 
-    def on_create_policy(self, *, policy, **kwargs: Any) -> None:
+    def on_create_policy(self, *, policy: Any, **kwargs: Any) -> None:
         """Called once the policy is built and its graph is closed."""
 
-    def on_learn_on_batch(self, *, policy, train_batch, result: dict, **kwargs: Any) -> None:
+    def on_learn_on_batch(
+        self, *, policy: Any, train_batch: Any, result: dict[str, Any], **kwargs: Any
+    ) -> None:
         """Called before a batch is learned from, or loaded into a buffer to be learned from.
 
         Args:
@@ -26,18 +28,24 @@ class DefaultCallbacks:
         """
 
     def on_postprocess_trajectory(
-        self, *, policy, episode, postprocessed_batch, original_batch, **kwargs: Any
+        self,
+        *,
+        policy: Any,
+        episode: Any,
+        postprocessed_batch: Any,
+        original_batch: Any,
+        **kwargs: Any,
     ) -> None:
         """Called after each fragment was postprocessed; may change `postprocessed_batch`."""
 
-    def on_episode_start(self, *, episode, env_index: int, **kwargs: Any) -> None:
+    def on_episode_start(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
         """Called after an environment was reset."""
 
-    def on_episode_step(self, *, episode, env_index: int, **kwargs: Any) -> None:
+    def on_episode_step(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
         """Called after each step of an episode."""
 
-    def on_episode_end(self, *, episode, env_index: int, **kwargs: Any) -> None:
+    def on_episode_end(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
         """Called after the last step of an episode."""
 
-    def on_train_result(self, *, policy, result: dict, **kwargs: Any) -> None:
+    def on_train_result(self, *, policy: Any, result: dict[str, Any], **kwargs: Any) -> None:
         """Called after each training iteration; may add to `result`."""

@@ -6,12 +6,12 @@ import dataclasses
 import difflib
 import functools
 import numbers
-import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from tfpolicy.callbacks import DefaultCallbacks
+from tfpolicy.typed_values import typed_value
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
@@ -52,7 +52,7 @@ class Config(Mapping[str, Any]):
         hints = _hints(type(self))
         for field in dataclasses.fields(self):
             key = _key(field)
-            value = _typed(hints[field.name], getattr(self, field.name), key)
+            value = typed_value(hints[field.name], getattr(self, field.name), key, Config)
             _check_range(field.metadata, value, key)
             object.__setattr__(self, field.name, value)
         self.validate()
@@ -233,93 +233,6 @@ def _field_names(cls: type[Config], values: Mapping[str, Any]) -> dict[str, Any]
             raise KeyError(_unknown(cls, key))
         named[name] = value
     return named
-
-
-def _typed(hint: Any, value: Any, key: str) -> Any:
-    """Returns `value` as the type `hint` asks for, or raises a `TypeError` that names the key."""
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
-    for option in options:
-        fits, converted = _convert(option, value, key)
-        if fits:
-            return converted
-    expected = " or ".join(_hint_name(option) for option in options)
-    raise TypeError(f"`{key}` must be {expected}, got {value!r} ({type(value).__name__}).")
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _hint_name(hint: Any) -> str:
-    if hint is type(None):
-        return "None"
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        names = [_hint_name(part) for part in typing.get_args(hint) if part is not Ellipsis]
-        return f"a list of {', '.join(names)}"
-    if origin is Literal:
-        return " or ".join(map(repr, typing.get_args(hint)))
-    plain = origin or hint
-    return "a class" if plain is type else plain.__name__
-
-
-def _convert(hint: Any, value: Any, key: str) -> tuple[bool, Any]:
-    """Whether `value` fits one `hint` that is no union, and its converted form.
-
-    Of a hint like `dict[str, int]` only the `dict` is checked.
-    """
-    if hint is Any:
-        return True, value
-    origin = typing.get_origin(hint)
-    # Python 3.10 takes `tuple[int, ...]` for a class.
-    if origin is None and isinstance(hint, type) and issubclass(hint, Config):
-        fits = isinstance(value, Mapping)
-        return fits, hint.from_dict(value) if fits else None
-    if origin is Literal:
-        return value in typing.get_args(hint), value
-    if origin is tuple:
-        return _to_tuple(typing.get_args(hint), value, key)
-    plain = origin or hint
-    converter = _CONVERTERS.get(plain)
-    if converter is None:
-        return isinstance(value, plain), value
-    return converter(value)
-
-
-def _to_tuple(hints: tuple[Any, ...], value: Any, key: str) -> tuple[bool, Any]:
-    if not isinstance(value, (list, tuple)):
-        return False, None
-    if hints[-1] is Ellipsis:
-        hints = hints[:1] * len(value)
-    if len(value) != len(hints):
-        return False, None
-    return True, tuple(_typed(hint, item, key) for hint, item in zip(hints, value, strict=True))
-
-
-def _to_int(value: Any) -> tuple[bool, Any]:
-    # YAML reads 1e5 as a float; a whole one is what was meant.
-    whole = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value // 1
-    return whole, int(value) if whole else None
-
-
-def _to_float(value: Any) -> tuple[bool, Any]:
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
-    return real, float(value) if real else None
-
-
-_CONVERTERS = {
-    int: _to_int,
-    float: _to_float,
-    list: lambda value: (isinstance(value, (list, tuple)), _frozen(value)),
-    dict: lambda value: (isinstance(value, Mapping), _frozen(value)),
-}
-
-
-def _frozen(value: Any) -> Any:
-    """A copy of nested lists and dicts, with tuples for lists."""
-    if isinstance(value, Mapping):
-        return {key: _frozen(item) for key, item in value.items()}
-    return tuple(_frozen(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
 def _check_range(metadata: Mapping[str, Any], value: Any, key: str) -> None:

@@ -35,7 +35,8 @@ class PolicySpec:
         for name in ("policy_class", "observation_space", "action_space"):
             if vars(self)[name] is None:
                 raise ValueError(f"`PolicySpec.{name}` must be set before `build`, got None.")
-        return self.policy_class(self.observation_space, self.action_space, self.config)
+        make: Any = self.policy_class
+        return make(self.observation_space, self.action_space, self.config)
 
 
 class Policy(abc.ABC):
@@ -69,7 +70,9 @@ class Policy(abc.ABC):
             The policy's own actions [B, ...], the states after it [B, S], further columns [B, ...].
         """
 
-    def compute_single_action(self, obs: Any, state: Sequence[Array] | None = None, **kwargs: Any):
+    def compute_single_action(
+        self, obs: Any, state: Sequence[Array] | None = None, **kwargs: Any
+    ) -> tuple[Any, list[Array], dict[str, Any]]:
         """Acts on one observation; returns the environment's action, the state and the columns."""
         raise NotImplementedError(f"{type(self).__name__} does not act on single observations.")
 

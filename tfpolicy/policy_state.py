@@ -59,7 +59,9 @@ class PolicyState:
         _check_finite(values)
         self._coefficients.current.update({name: float(v) for name, v in values.items()})
         named = {
-            variable.name.removesuffix(":0"): self._coefficients.current[name]
+            variable.name.removesuffix(":0"): np.asarray(
+                self._coefficients.current[name], np.float32
+            )
             for name, variable in self._coefficients.items()
         }
         self._graph_session.write(self._coefficients.variables, named)
@@ -114,5 +116,5 @@ class PolicyState:
 
 def _check_finite(coefficients: Mapping[str, Any]) -> None:
     for name, value in coefficients.items():
-        if not isinstance(value, numbers.Real) or not np.isfinite(value):
+        if not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
             raise ValueError(f"Coefficient {name!r} must be a finite number, got {value!r}.")

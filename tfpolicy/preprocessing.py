@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tfpolicy.spaces import flatten, leaf_spaces
+from tfpolicy.spaces import Leaf, flatten, leaf_spaces
 
 
 def num_features(space: gym.Space) -> int:
@@ -45,7 +45,7 @@ def scale_box(space: gym.spaces.Box, value: tf.Tensor) -> tf.Tensor:
     return value / 255.0 if is_bytes else value
 
 
-def _num_leaf_features(space: gym.Space) -> int:
+def _num_leaf_features(space: Leaf) -> int:
     if isinstance(space, gym.spaces.Discrete):
         return int(space.n)
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -53,7 +53,7 @@ def _num_leaf_features(space: gym.Space) -> int:
     return int(np.prod(space.shape))
 
 
-def _encode(space: gym.Space, value: tf.Tensor) -> tf.Tensor:
+def _encode(space: Leaf, value: tf.Tensor) -> tf.Tensor:
     if isinstance(space, gym.spaces.Discrete):
         return tf.one_hot(value - int(space.start), int(space.n))
     if isinstance(space, gym.spaces.MultiDiscrete):

@@ -56,6 +56,7 @@ from tfpolicy.spaces import (
     leaf_spaces,
     map_leaves,
     normalize_action,
+    unflatten,
     unsquash_action,
 )
 from tfpolicy.view_requirement import ViewRequirement
@@ -270,7 +271,8 @@ class TFPolicy(Policy):
         """Log-probabilities [B] float32 of `actions` [B, ...].
 
         Args:
-            actions: The policy's own actions or, without `actions_normalized`, the environment's.
+            actions: The policy's own actions or, without `actions_normalized`, the environment's;
+                for nested spaces a structure of arrays or a list of structures.
             obs_batch: As in `compute_actions`.
             state_batches: As in `compute_actions`.
             prev_action_batch: As in `compute_actions`.
@@ -282,7 +284,8 @@ class TFPolicy(Policy):
             ValueError: `actions` have the wrong shape, dtype or number of rows.
         """
         if not actions_normalized and self.config.normalize_actions:
-            actions = normalize_action(actions, self.action_space)
+            leaves = batch_observations(self.action_space, actions, "actions")
+            actions = normalize_action(unflatten(self.action_space, leaves), self.action_space)
         self._check_known(kwargs)
         columns = self._actor.inputs.columns(
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
@@ -803,7 +806,7 @@ class TFPolicy(Policy):
             actions, states, extras = self._actor.act(feeds, seed, now)
             self._check_finite(feeds, extras)
         except (FloatingPointError, tf.errors.InvalidArgumentError):
-            if explores:
+            if seed is not None:
                 self._acting_seeds.give_back(seed)
                 # Some draws refuse NaN in words of their own; acting greedily finds it.
                 self._check_finite(feeds, self._actor.act(feeds, None, now)[2])

@@ -202,8 +202,8 @@ class _Columns(Mapping):
         self, views: Mapping[str, ViewRequirement], action_space: gym.Space, normalized: bool
     ):
         specs = acting_specs(views)
-        self._spaces = {
-            name: view.space or views[view.data_col].space
+        self._spaces: dict[str, Any] = {
+            name: view.space or views[view.data_col or name].space
             for name, view in views.items()
             if name in specs
         }

@@ -164,8 +164,8 @@ class Tower:
             self.stat_names = (TOTAL_LOSS, *output.stats)
             self.reduction = output.reduction
             self.has_gradient = tuple(gradient is not None for gradient in gradients)
-            scalars = [output.loss, *output.stats.values()]
-            stats = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
+            means = [output.loss, *output.stats.values()]
+            stats = tf.stack([tf.cast(mean, tf.float32) for mean in means])
             dense = [tf.convert_to_tensor(g) for g in gradients if g is not None]
         return dense, stats
 

@@ -98,7 +98,7 @@ def dummy_trajectory(
     for name, view in views.items():
         if name in columns:
             continue
-        if name == "new_obs":
+        if name == "new_obs" and view.space is not None:
             columns[name] = sample_rows(view.space, num_rows, seed)
         elif (view.data_col or name) in columns:
             columns[name] = view.apply(columns[view.data_col or name])

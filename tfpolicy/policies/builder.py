@@ -76,11 +76,13 @@ def _with_defaults(name: str, defaults: PolicyConfig) -> type[PolicyConfig]:
     fields = []
     for field in dataclasses.fields(defaults):
         value = vars(defaults)[field.name]
-        changed = dataclasses.field(
-            default_factory=lambda value=value: value, metadata=field.metadata
-        )
+        changed: Any = dataclasses.field(default_factory=_giving(value), metadata=field.metadata)
         fields.append((field.name, field.type, changed))
     base = type(defaults)
     return dataclasses.make_dataclass(
         name, fields, bases=(base,), frozen=True, namespace={"__module__": base.__module__}
     )
+
+
+def _giving(value: Any) -> Callable[[], Any]:
+    return lambda: value

@@ -9,11 +9,12 @@ from tfpolicy.spaces.actions import (
     unbatch,
     unsquash_action,
 )
-from tfpolicy.spaces.base import check_supported, flatten, leaf_spaces, map_leaves, unflatten
+from tfpolicy.spaces.base import Leaf, check_supported, flatten, leaf_spaces, map_leaves, unflatten
 from tfpolicy.spaces.observations import batch_observations
 from tfpolicy.spaces.serialization import space_from_json, space_to_json
 
 __all__ = [
+    "Leaf",
     "action_scaling",
     "batch_observations",
     "check_supported",
