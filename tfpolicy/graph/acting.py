@@ -71,7 +71,8 @@ class Actor:
             score = distribution.log_prob(scored)
         self._structure = tf.nest.map_structure(lambda _: None, greedy)
         self._num_actions = len(tf.nest.flatten(greedy))
-        self._action_dtypes = [leaf.dtype.as_numpy_dtype for leaf in tf.nest.flatten(greedy)]
+        scored = flatten(action_dist.space, scored)
+        self._action_dtypes = [leaf.dtype.as_numpy_dtype for leaf in scored]
         self.has_values = output.vf_preds is not None
         rest = [output.dist_inputs, *([output.vf_preds] if self.has_values else [])]
         rest += list(output.state_out)
@@ -83,7 +84,7 @@ class Actor:
         self._explore = make(
             [*feeds, seed, *self._scalars.values()], exploring, on_calling_thread=True
         )
-        self._score = make([*feeds, *tf.nest.flatten(scored)], [score], on_calling_thread=True)
+        self._score = make([*feeds, *scored], [score], on_calling_thread=True)
         if self.has_values:
             self._values = make(feeds, [output.vf_preds], on_calling_thread=True)
 
@@ -122,7 +123,7 @@ class Actor:
         return actions, results[first_state:], extras
 
     def log_probs(self, feeds: Sequence[np.ndarray], actions: Sequence[np.ndarray]) -> np.ndarray:
-        """Log-probabilities [B] of given actions, leaves [B, ...] of any dtype."""
+        """Log-probabilities [B] of given actions, the leaves of the space [B, ...] of any dtype."""
         pairs = zip(actions, self._action_dtypes, strict=True)
         return self._score(*feeds, *(a.astype(dtype, copy=False) for a, dtype in pairs))[0]
 

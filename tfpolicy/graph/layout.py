@@ -114,12 +114,16 @@ class TrainLayout:
 def column_leaves(name: str, value: Any, spec: ColumnSpec) -> list[np.ndarray]:
     """The leaves of one column, each [B, ...] of the dtype of its spec.
 
+    A nested column is a structure of arrays or a list of structures.
+
     Raises:
         ValueError: The structure, a shape or a dtype does not fit.
     """
     if isinstance(spec, tf.TensorSpec):
         return [_checked(name, value, spec)]
     try:
+        if isinstance(value, list):  # One structure a row.
+            value = tf.nest.map_structure(lambda *rows: np.stack(rows), *value)
         tf.nest.assert_same_structure(spec, value, check_types=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"Column `{name}`: expected the structure {spec}: {error}") from None
