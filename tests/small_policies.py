@@ -45,8 +45,8 @@ def ppo_batch(rows, seed=0):
 class Recurrent(Model):
     """h_t = tanh(x_t W + h_{t-1} U + b), one state of `fcnet_hiddens[0]` units."""
 
-    def __init__(self, observation_space, num_outputs, config, seed):
-        super().__init__(observation_space, num_outputs, config, seed)
+    def __init__(self, observation_space, action_space, num_outputs, config, seed):
+        super().__init__(observation_space, action_space, num_outputs, config, seed)
         self.units = config.fcnet_hiddens[0]
         inputs = num_features(observation_space)
         self.w = self._weight("w", (inputs, self.units))

@@ -291,6 +291,7 @@ class TFPolicy(Policy):
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
         feeds = self._actor.inputs.arrays(columns)
+        self.model.check_observations(feeds)
         leaves = batch_observations(self.dist_class.space, actions, "actions")
         if len(leaves[0]) != len(feeds[0]):
             raise ValueError(
@@ -688,19 +689,18 @@ class TFPolicy(Policy):
 
     def _build_learning(self) -> None:
         config = self.config
-        padded = self.is_recurrent()
+        max_seq_len = config.model.max_seq_len if self.is_recurrent() else None
         batch, postprocessing_reads = self._try_postprocessing()
         specs = trained_specs(self._views, batch)
         with self._graph_session.building():
             rate = make_schedule(config.lr if config.lr_schedule is None else config.lr_schedule)
             self.coefficients = Coefficients({"lr": rate, **self.coefficient_sources()})
             optimizer = self.optimizer(self.coefficients["lr"].read_value)
-            reads = columns_read(self._tower_loss, specs, self.coefficients, padded)
-            if padded:
-                reads = [*reads, *(f"state_in_{i}" for i in range(self.num_state_tensors()))]
+            reads = columns_read(self._tower_loss, specs, self.coefficients, max_seq_len)
+            reads += [f"state_in_{i}" for i in range(self.num_state_tensors())]
             used = {name: specs[name] for name in reads}
-            self._layout = TrainLayout(used, config.model.max_seq_len if padded else None)
-            towers = [self._tower(device, optimizer, padded) for device in self._devices]
+            self._layout = TrainLayout(used, max_seq_len)
+            towers = [self._tower(device, optimizer) for device in self._devices]
         rows_per_device = config.minibatch_size // len(self._devices)
         self._minibatch_units = max(rows_per_device // self._layout.rows_per_unit, 1)
         self._learner = Learner(
@@ -724,7 +724,7 @@ class TFPolicy(Policy):
         )
         self.batch_divisibility_req = len(self._devices) * self._layout.rows_per_unit
 
-    def _tower(self, device: str | None, optimizer: Any, padded: bool) -> Tower:
+    def _tower(self, device: str | None, optimizer: Any) -> Tower:
         return Tower(
             device,
             self.model,
@@ -733,7 +733,7 @@ class TFPolicy(Policy):
             self._tower_loss,
             lambda loss, variables: self.gradients(optimizer, loss, variables),
             self._layout.batch_specs,
-            padded,
+            self._layout.max_seq_len,
             compiles_itself=len(self._devices) > 1,
         )
 
@@ -799,6 +799,7 @@ class TFPolicy(Policy):
         self, columns: Mapping[str, Any], explore: bool | None, timestep: int | None
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         feeds = self._actor.inputs.arrays(columns)
+        self.model.check_observations(feeds)
         explores = self.config.explore if explore is None else explore
         seed = self._acting_seeds.next() if explores else None
         now = self.global_timestep if timestep is None else timestep
@@ -842,12 +843,21 @@ class TFPolicy(Policy):
             self.callbacks.on_learn_on_batch(policy=self, train_batch=batch, result=metrics)
         batch = self.prepare_train_batch(batch)
         if self._layout.max_seq_len is None:
-            return metrics, self._layout.leaves(batch)
+            leaves = self._layout.leaves(batch)
+            self._check_observations(batch)
+            return metrics, leaves
         if "seq_lens" not in batch:
             batch = SampleBatch(batch)
             ends = sequence_ends(batch)
             batch["seq_lens"] = sequence_lengths(ends, self._layout.max_seq_len)
-        return metrics, self._layout.leaves(pad_batch(batch, self._layout.max_seq_len))
+        leaves = self._layout.leaves(pad_batch(batch, self._layout.max_seq_len))
+        self._check_observations(batch)
+        return metrics, leaves
+
+    def _check_observations(self, batch: SampleBatch) -> None:
+        if SampleBatch.OBS in self._layout.specs:
+            leaves = flatten(self.observation_space, batch[SampleBatch.OBS])
+            self.model.check_observations(leaves)
 
     def _update_coefficients(self) -> None:
         scheduled = self.coefficients.scheduled(self.global_timestep)

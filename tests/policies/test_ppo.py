@@ -178,10 +178,12 @@ def test_no_gradient_flows_into_advantages_targets_and_what_the_old_policy_did(b
     policy = built.policy
     batch = {**batch_of(built.pi, ROWS)}
     with tf.Graph().as_default(), tf.compat.v1.Session().as_default():
-        model = model_for(OBS, policy.dist_class.num_inputs, policy.config.model, seed=0)
+        model = model_for(
+            OBS, policy.action_space, policy.dist_class.num_inputs, policy.config.model, 0
+        )
         columns = {name: tf.compat.v1.placeholder(v.dtype, v.shape) for name, v in batch.items()}
         coefficients = {name: tf.constant(1.0) for name in ("entropy_coeff", "kl_coeff")}
-        train_batch = TrainBatch(columns, coefficients, padded=False)
+        train_batch = TrainBatch(columns, coefficients)
         loss = policy.loss(model, policy.dist_class, train_batch).loss
         for name in ("advantages", "action_logp", "value_targets", "vf_preds"):
             assert tf.gradients(loss, columns[name]) == [None], name

@@ -16,8 +16,8 @@ from tfpolicy.view_requirement import ViewRequirement
 class LookingBack(Model):
     """A linear map of the last two observations, the previous action and the previous reward."""
 
-    def __init__(self, observation_space, num_outputs, config, seed):
-        super().__init__(observation_space, num_outputs, config, seed)
+    def __init__(self, observation_space, action_space, num_outputs, config, seed):
+        super().__init__(observation_space, action_space, num_outputs, config, seed)
         values = np.random.default_rng(seed).normal(0, 0.1, (2 * 4 + 2, num_outputs + 1))
         self.w = tf.compat.v1.get_variable(
             "w", initializer=values.astype(np.float32), use_resource=True

@@ -155,7 +155,7 @@ def _build(
 ) -> InferenceGraph:
     columns = _Columns(network.views, action_space, config.normalize_actions)
     rows = flatten(observation_space, columns["obs"])[0]
-    columns.give("seq_lens", single_steps(rows))
+    columns.give(single_steps(rows))
     output = network.model(columns)
     distribution = network.dist_class(output.dist_inputs)
     names = columns.input_names()
@@ -215,9 +215,9 @@ class _Columns(Mapping):
             specs[name] = view_spec(views[name], space_spec(action_space))
         self._columns = LazyColumns(specs, batch_placeholder)
 
-    def give(self, name: str, tensor: Any) -> None:
-        """Adds a column that is computed in the graph."""
-        self._columns.give(name, tensor)
+    def give(self, columns: Mapping[str, Any]) -> None:
+        """Adds columns that are not inputs."""
+        self._columns.give(columns)
 
     def input_names(self) -> dict[str, Any]:
         """For each column that was read the names of its inputs, in its structure."""

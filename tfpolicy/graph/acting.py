@@ -45,7 +45,7 @@ class Actor:
         with graph_session.building():
             columns = LazyColumns(specs, batch_placeholder)
             obs_leaves = flatten(observation_space, columns["obs"])
-            columns.give("seq_lens", single_steps(obs_leaves[0]))
+            columns.give(single_steps(obs_leaves[0]))
             output = model(columns)
             distribution = action_dist(output.dist_inputs)
             # Columns beside the observation, in the order in which their leaves are fed.
@@ -132,6 +132,6 @@ class Actor:
         return self._values(*feeds)[0]
 
 
-def single_steps(rows: tf.Tensor) -> tf.Tensor:
-    """The `seq_lens` [B] of acting: every one of the `rows` [B, ...] is a sequence of its own."""
-    return tf.ones(tf.shape(rows)[:1], tf.int32)
+def single_steps(rows: tf.Tensor) -> dict[str, Any]:
+    """Columns that say what acting is to a recurrent model: each row is a sequence of its own."""
+    return {"seq_lens": tf.ones(tf.shape(rows)[:1], tf.int32), "max_seq_len": 1}

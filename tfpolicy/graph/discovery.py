@@ -67,7 +67,7 @@ def columns_read(
     function: Callable[[TrainBatch], Any],
     specs: Mapping[str, ColumnSpec],
     coefficients: Mapping[str, tf.Variable],
-    padded: bool,
+    max_seq_len: int | None,
 ) -> list[str]:
     """Names of the columns that a loss reads; the operations it makes are thrown away.
 
@@ -77,7 +77,7 @@ def columns_read(
     columns = LazyColumns(specs, batch_placeholder)
 
     def trace() -> tf.Tensor:
-        function(TrainBatch(columns, coefficients, padded))
+        function(TrainBatch(columns, coefficients, max_seq_len))
         return tf.constant(0)
 
     tf.function(trace, autograph=False).get_concrete_function()

@@ -15,6 +15,8 @@ from tfpolicy.distributions import (
 )
 from tfpolicy.graph.views import standard_views
 from tfpolicy.models import Model, model_for
+from tfpolicy.models.action_mask import action_mask_for
+from tfpolicy.models.masked import Masked
 from tfpolicy.spaces import normalized_space
 from tfpolicy.view_requirement import ViewRequirement
 
@@ -59,7 +61,11 @@ def build_network(
             f"`free_log_std` needs Gaussian actions of one Box, but these are {families} over "
             f"{own_space}. A model of your own can keep the log standard deviations in a variable."
         )
-    model = model_for(observation_space, dist_class.num_inputs, config.model, seed)
+    mask = action_mask_for(observation_space, dist_class, config.model)
+    inner_space = observation_space if mask is None else mask.inner_space
+    model = model_for(inner_space, own_space, dist_class.num_inputs, config.model, seed)
+    if mask is not None:
+        model = Masked(model, mask)
     views = {
         **standard_views(observation_space, own_space, model.initial_state()),
         **model.view_requirements(),

@@ -36,9 +36,9 @@ class LazyColumns(Mapping):
         self._given: dict[str, Any] = {}
         self.read: dict[str, Any] = {}
 
-    def give(self, name: str, tensor: Any) -> None:
-        """Adds a column that is computed in the graph."""
-        self._given[name] = tensor
+    def give(self, columns: Mapping[str, Any]) -> None:
+        """Adds columns that are not inputs, but computed in the graph or plain numbers."""
+        self._given.update(columns)
 
     def __getitem__(self, name: str) -> Any:
         if name in self._given:

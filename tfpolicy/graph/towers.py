@@ -41,15 +41,20 @@ class TrainBatch(Mapping):
     Args:
         columns: Tensors [B, ...] by name.
         coefficients: See above.
-        padded: Whether the rows are padded sequences, whose lengths are in `seq_lens`.
+        max_seq_len: T if the rows are sequences padded to T, whose lengths are in `seq_lens`; a
+            model reads it as a column.
     """
 
     def __init__(
-        self, columns: Mapping[str, Any], coefficients: Mapping[str, tf.Tensor], padded: bool
+        self,
+        columns: Mapping[str, Any],
+        coefficients: Mapping[str, tf.Tensor],
+        max_seq_len: int | None = None,
     ):
         self._columns = columns
+        self._max_seq_len = max_seq_len
         self.coefficients = coefficients
-        self.mask = sequence_mask(columns) if padded else None
+        self.mask = None if max_seq_len is None else sequence_mask(columns, max_seq_len)
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
         """The mean of `values` [B] over the valid rows."""
@@ -58,6 +63,8 @@ class TrainBatch(Mapping):
     def __getitem__(self, name: str) -> Any:
         if name == "dones" and "dones" not in self._columns:
             return tf.logical_or(self["terminateds"], self["truncateds"])
+        if name == "max_seq_len" and self._max_seq_len is not None:
+            return self._max_seq_len
         return self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -86,12 +93,9 @@ class TowerOutput(NamedTuple):
     stats: tf.Tensor
 
 
-def sequence_mask(columns: Mapping[str, Any]) -> tf.Tensor:
-    """[S * T] bool: which rows of the padded sequences are real."""
-    seq_lens = columns["seq_lens"]
-    num_rows = tf.shape(tf.nest.flatten(columns["obs"])[0])[0]
-    length = num_rows // tf.shape(seq_lens)[0]
-    return tf.reshape(tf.sequence_mask(seq_lens, length), [-1])
+def sequence_mask(columns: Mapping[str, Any], max_seq_len: int) -> tf.Tensor:
+    """[S * T] bool: which rows of the sequences padded to T are real."""
+    return tf.reshape(tf.sequence_mask(columns["seq_lens"], max_seq_len), [-1])
 
 
 class Tower:
@@ -108,7 +112,7 @@ class Tower:
         loss: Maps a `TrainBatch` to a `LossOutput`.
         gradients: Maps the loss and the tensors that stand for the variables to gradients.
         columns: The structure of the columns, with specs [B, ...] for leaves.
-        padded: Whether the rows are padded sequences.
+        max_seq_len: T if the rows are sequences padded to T.
         compiles_itself: Whether the compiled form is a compiled function, or is only ever called
             from one.
     """
@@ -122,7 +126,7 @@ class Tower:
         loss: Callable[[TrainBatch], LossOutput],
         gradients: Callable[[tf.Tensor, list[Any]], Sequence[tf.Tensor | None]],
         columns: Mapping[str, Any],
-        padded: bool,
+        max_seq_len: int | None,
         compiles_itself: bool,
     ):
         self.device = device
@@ -136,7 +140,7 @@ class Tower:
         self._model, self._variables = model, list(variables)
         self._coefficients = dict(coefficients)
         self._loss, self._gradients = loss, gradients
-        self._padded = padded
+        self._max_seq_len = max_seq_len
 
     def __call__(self, leaves: Sequence[tf.Tensor], *, compiled: bool = False) -> TowerOutput:
         """Adds the tower's computation on `leaves`, the flattened columns, to the graph.
@@ -159,7 +163,7 @@ class Tower:
         self, weights: list[tf.Tensor], scalars: dict[str, tf.Tensor], leaves: list[tf.Tensor]
     ) -> Any:
         with tf.device(self.device), self._model.reading(self._variables, weights) as readings:
-            output = self._loss(TrainBatch(self.columns(leaves), scalars, self._padded))
+            output = self._loss(TrainBatch(self.columns(leaves), scalars, self._max_seq_len))
             gradients = self._gradients(output.loss, readings)
             self.stat_names = (TOTAL_LOSS, *output.stats)
             self.reduction = output.reduction

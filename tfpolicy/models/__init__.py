@@ -12,7 +12,11 @@ __all__ = ["FullyConnected", "Model", "ModelOutput", "model_for"]
 
 
 def model_for(
-    observation_space: gym.Space, num_outputs: int, config: ModelConfig, seed: int
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    num_outputs: int,
+    config: ModelConfig,
+    seed: int,
 ) -> Model:
     """Builds the model that `config` describes, in the current default graph.
 
@@ -22,4 +26,4 @@ def model_for(
     model_class = config.custom_model or FullyConnected
     if not issubclass(model_class, Model):
         raise TypeError(f"`custom_model` must be a subclass of `Model`, got {model_class!r}.")
-    return model_class(observation_space, num_outputs, config, seed)
+    return model_class(observation_space, action_space, num_outputs, config, seed)

@@ -40,15 +40,22 @@ class Model(abc.ABC):
 
     Args:
         observation_space: The environment's own; preprocessing is the model's first step.
+        action_space: The policy's own (normalized), that of `prev_actions`.
         num_outputs: Width of `dist_inputs`.
         config: The `"model"` part of the policy's config.
         seed: Initial weights follow from it.
     """
 
     def __init__(
-        self, observation_space: gym.Space, num_outputs: int, config: ModelConfig, seed: int
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        seed: int,
     ):
         self.observation_space = observation_space
+        self.action_space = action_space
         self.num_outputs = num_outputs
         self.config = config
         self.seed = seed
@@ -59,7 +66,8 @@ class Model(abc.ABC):
 
         Args:
             columns: Tensors [B, ...] by column name. A recurrent model also reads `state_in_i`
-                [S, ...] and `seq_lens` [S] int32; B is then S * T, each sequence padded to T.
+                [S, ...], `seq_lens` [S] int32 and `max_seq_len`, the plain int T; B is then S * T,
+                each sequence padded to T. While acting T is 1: such a model needs no loop there.
         """
 
     def initial_state(self) -> list[np.ndarray]:
@@ -77,6 +85,16 @@ class Model(abc.ABC):
         model may add operations and variables, so this is called in a graph made for it.
         """
         return None
+
+    def check_observations(self, leaves: Sequence[np.ndarray]) -> None:
+        """Refuses observations that cannot be acted on or learned from, before anything is run.
+
+        Args:
+            leaves: The leaves [B, ...] of a batch of observations, in the order of the space.
+
+        Raises:
+            ValueError: The column and the rows are named.
+        """
 
     def layer_seed(self, layer_name: str) -> int:
         """A seed for one layer's initializer; Keras initializers ignore the graph's seed."""

@@ -26,9 +26,14 @@ class FullyConnected(Model):
     """
 
     def __init__(
-        self, observation_space: gym.Space, num_outputs: int, config: ModelConfig, seed: int
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        seed: int,
     ):
-        super().__init__(observation_space, num_outputs, config, seed)
+        super().__init__(observation_space, action_space, num_outputs, config, seed)
         self.log_std = None
         num_heads = num_outputs
         if config.free_log_std:
