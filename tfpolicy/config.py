@@ -134,6 +134,9 @@ class ModelConfig(Config):
     custom_action_dist: str | type | None = None
     # Arguments of the distribution's constructor, for example its temperature.
     custom_action_dist_config: dict = setting({})
+    # Where a Dict observation tells which actions are legal (`None`: nowhere), and the rest of it.
+    action_mask_key: str | None = "action_mask"
+    observations_key: str = "observations"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Masks among the observations: which choices they allow, and where these lie in the outputs.
 
-An observation `{"action_mask": ..., "observations": ...}` tells which actions are legal. The mask of
-a Discrete(n) action has n elements, 1 where the choice is legal. That of a MultiDiscrete action has
-the masks of its choices side by side, or, for choices of equal number, one row each, or is a Tuple of
-one mask each. That of a nested action has the structure of the action, without the leaves that are
-neither Discrete nor MultiDiscrete.
+An observation `{"action_mask": ..., "observations": ...}` tells which actions are legal. The mask
+of a Discrete(n) action has n elements, 1 where the choice is legal. That of a MultiDiscrete action
+has the masks of its choices side by side, or, for choices of equal number, one row each, or it is a
+Tuple of one mask each. That of a nested action has the structure of the action, without the leaves
+that are neither Discrete nor MultiDiscrete.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class ActionMask:
         which = f" of choice {choice}" if len(part.counts) > 1 else ""
         listed = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
         return (
-            f"`{name}`: at least one of the {part.counts[choice]} actions{which} must be allowed in "
-            f"every row, none is in {'row' if len(rows) == 1 else 'rows'} {listed}."
+            f"`{name}`: at least one of the {part.counts[choice]} actions{which} must be allowed "
+            f"in every row, none is in {'row' if len(rows) == 1 else 'rows'} {listed}."
         )
 
 
@@ -131,8 +131,8 @@ def action_mask_for(
     if set(observation_space.spaces) != {key, observations_key}:
         raise ValueError(
             f"`observation_space`: an action mask in {key!r} stands beside {observations_key!r} "
-            f"alone, got {list(observation_space.spaces)}. The names are those of `action_mask_key` "
-            f"and `observations_key`; `action_mask_key=None` turns masking off."
+            f"alone, got {list(observation_space.spaces)}. The names are those in "
+            f"`action_mask_key` and `observations_key`; `action_mask_key=None` masks nothing."
         )
     if _is_nested(dist_class.space) and dist_class.parts == (dist_class,):
         families = ", ".join(part.family.__name__ for part in dist_class.parts)
