@@ -23,16 +23,17 @@ class CountingEnv(gym.Env):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
     action_space = gym.spaces.Discrete(5)
 
+    all_resets = 0
+
     def __init__(self, function_of_seed=True):
         self._function_of_seed = function_of_seed
-        self._resets = 0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self._resets += 1
+        CountingEnv.all_resets += 1
         self._tag = int(self.np_random.integers(2**20))
         if not self._function_of_seed:
-            self._tag += self._resets
+            self._tag += CountingEnv.all_resets
         self._length = int(self.np_random.integers(3, 9))
         self._step, self._action = 0, -1
         return self._obs(), {"first": True}

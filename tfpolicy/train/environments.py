@@ -16,6 +16,8 @@ from tfpolicy import spaces
 
 VECTORIZATIONS = ("sync", "async", "vector_entry_point")
 
+_SEEDS_PER_BLOCK = 64
+
 Array = np.ndarray
 
 
@@ -36,6 +38,7 @@ class Step(NamedTuple):
         truncateds: [N] bool.
         infos: The vector environment's dict of infos.
         valid: [N] bool, False where the step was a reset and no transition; `None` if none was.
+        ended: [N] bool, where it was the last of an episode; `None` if nowhere.
         started: [N] bool, where `obs` is the first of a new episode; `None` if nowhere.
         final: What ended episodes saw last where `obs` does not say so already; else `None`.
     """
@@ -46,6 +49,7 @@ class Step(NamedTuple):
     truncateds: Array
     infos: Mapping[str, Any]
     valid: Array | None
+    ended: Array | None
     started: Array | None
     final: FinalObservations | None
 
@@ -99,7 +103,15 @@ def make_vector_env(
 
 def episode_seed(run_seed: int, env_index: int, episode: int) -> int:
     """The seed of a sub-environment's `episode`-th episode: independent streams, no state."""
-    return int(np.random.SeedSequence((run_seed, env_index, episode)).generate_state(1)[0])
+    block, index = divmod(episode, _SEEDS_PER_BLOCK)
+    return _seed_block(run_seed, env_index, block)[index]
+
+
+@functools.lru_cache(maxsize=1024)
+def _seed_block(run_seed: int, env_index: int, block: int) -> list[int]:
+    # Seeds are drawn many at a time: hashing costs as much as a step of a small environment.
+    sequence = np.random.SeedSequence((run_seed, env_index, block))
+    return sequence.generate_state(_SEEDS_PER_BLOCK).tolist()
 
 
 class Environments:
@@ -130,11 +142,11 @@ class Environments:
         # The number of the running episode in each sub-environment, counted from 0.
         self.episodes = np.full(self.num_envs, -1, np.int64)
         self._seed = seed
-        self._ended = np.zeros(self.num_envs, np.bool_)
+        self._ended: Array | None = None
 
     def reset(self) -> Any:
         """Starts a new episode everywhere; returns the observations [N, ...]."""
-        self._ended[:] = False
+        self._ended = None
         everywhere = np.ones(self.num_envs, np.bool_)
         if self.replayable:
             return self._start(everywhere)
@@ -145,14 +157,16 @@ class Environments:
     def step(self, actions: Any) -> Step:
         """Steps every sub-environment with the environment's actions [N, ...]."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
-        ended = np.logical_or(terminateds, truncateds)
         valid = started = final = None
+        ended: Array | None = np.logical_or(terminateds, truncateds)
+        if not np.count_nonzero(ended):
+            ended = None
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            if self._ended.any():
+            if self._ended is not None:
                 started, valid = self._ended, ~self._ended
                 self.episodes += started
             self._ended = ended
-        elif ended.any():
+        elif ended is not None:
             started = ended
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 self.episodes += started
@@ -160,7 +174,7 @@ class Environments:
             else:
                 final = self._final_in_obs(obs, ended)
                 obs = self._start(ended)
-        return Step(obs, rewards, terminateds, truncateds, infos, valid, started, final)
+        return Step(obs, rewards, terminateds, truncateds, infos, valid, ended, started, final)
 
     def replay(self, actions: Sequence[Sequence[Array]]) -> Any | None:
         """Brings back the running episodes, whose numbers are in `episodes`.

@@ -74,12 +74,12 @@ class EpisodeTracker:
         self.t[started] = 0
         self._returns[started] = 0.0
 
-    def count(self, rewards: Array, ended: Array, valid: Array | None) -> None:
+    def count(self, rewards: Array, ended: Array | None, valid: Array | None) -> None:
         """Counts one step of each sub-environment.
 
         Args:
             rewards: [N].
-            ended: [N] bool, where it was the last of the episode.
+            ended: [N] bool, where it was the last of the episode; `None` if nowhere.
             valid: [N] bool, where it was a step at all; `None` if everywhere.
         """
         if valid is None:
@@ -92,7 +92,7 @@ class EpisodeTracker:
             for episode in self.running():
                 if valid is None or valid[episode.env_index]:
                     self._callbacks.on_episode_step(episode=episode, env_index=episode.env_index)
-        for i in np.flatnonzero(ended).tolist():
+        for i in () if ended is None else np.flatnonzero(ended).tolist():
             episode = self._updated(i)
             self._ended.append(episode)
             self._callbacks.on_episode_end(episode=episode, env_index=i)

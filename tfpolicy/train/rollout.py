@@ -214,8 +214,7 @@ class Rollout:
     def _advance(self, step: Step, acted: Mapping[str, Column]) -> None:
         """Makes the step's observation the present one; begins and ends episodes."""
         self._obs = self._checked(step.obs)
-        ended = acted[SampleBatch.TERMINATEDS] | acted[SampleBatch.TRUNCATEDS]
-        self._episodes.count(step.rewards, ended, step.valid)
+        self._episodes.count(step.rewards, step.ended, step.valid)
         if self._history is not None:
             self._history.after(acted, step.started)
         if step.started is not None:
