@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Space
 
 from tfpolicy import spaces
 from tfpolicy.callbacks import DefaultCallbacks
-from tfpolicy.columns import Column
+from tfpolicy.columns import Column, map_column
 from tfpolicy.policy import Policy
 from tfpolicy.sample_batch import SampleBatch, concat_samples
 from tfpolicy.train.collection import STATE_IN, STATE_OUT, ActingHistory, collection_for
@@ -161,6 +161,8 @@ class Rollout:
         """Begins new episodes everywhere."""
         n = self.environments.num_envs
         self._obs = self._checked(self.environments.reset())
+        # Where the next step is a reset: which episodes have ended, what was acted on last.
+        self._before_end: tuple[Array, Column] | None = None
         self._recurrent = [np.stack([state] * n) for state in self.policy.get_initial_state()]
         if self._log is not None:
             self._log.clear()
@@ -180,6 +182,9 @@ class Rollout:
             env_actions = self._to_env(actions)
             record.put(t, _ENV_ACTIONS, env_actions)
         step = self.environments.step(env_actions)
+        if step.ended is not None and step.started is not step.ended:
+            acted_on = map_column(lambda column: column[t].copy(), record.columns[SampleBatch.OBS])
+            self._before_end = step.ended, acted_on
         acted[SampleBatch.ACTIONS] = actions
         acted[SampleBatch.REWARDS] = np.asarray(step.rewards, np.float32)
         acted[SampleBatch.TERMINATEDS] = np.asarray(step.terminateds, np.bool_)
@@ -202,7 +207,7 @@ class Rollout:
                 record.put(t, name, seen[name])
             views = {name: seen[name] for name in self._collection.acting}
         actions, self._recurrent, extras = self.policy.compute_actions(
-            self._obs, self._recurrent or None, **views
+            self._obs_to_act_on(), self._recurrent or None, **views
         )
         wanted = self._collection.columns
         columns = {name: rows for name, rows in extras.items() if name in wanted}
@@ -210,6 +215,24 @@ class Rollout:
             if f"{STATE_OUT}{k}" in wanted:
                 columns[f"{STATE_OUT}{k}"] = state
         return actions, columns
+
+    def _obs_to_act_on(self) -> Column:
+        """The present observations; where an episode has ended, the one before its last.
+
+        What is done there counts for nothing, as the next step is a reset, but a policy need not be
+        able to act on the end of an episode: it may be that no action is legal.
+        """
+        if self._before_end is None:
+            return self._obs
+        ended, acted_on = self._before_end
+        self._before_end = None
+
+        def replace(now: Array, before: Array) -> Array:
+            rows = now.copy()
+            rows[ended] = before[ended]
+            return rows
+
+        return map_column(replace, self._obs, acted_on)
 
     def _advance(self, step: Step, acted: Mapping[str, Column]) -> None:
         """Makes the step's observation the present one; begins and ends episodes."""
