@@ -125,6 +125,12 @@ class ModelConfig(Config):
 
     fcnet_hiddens: tuple[int, ...] = setting((256, 256), low=1)
     fcnet_activation: str = "tanh"
+    # [[out channels, kernel, stride], ...]; `None`: by the size of the image, `[]`: no convolution.
+    conv_filters: list | None = None
+    conv_activation: str = "relu"
+    # Layers between convolutions and heads.
+    post_fcnet_hiddens: tuple[int, ...] = setting((), low=1)
+    post_fcnet_activation: str = "relu"
     vf_share_layers: bool = False
     # One state-independent log standard deviation per action dimension (Gaussian actions only).
     free_log_std: bool = False

@@ -6,9 +6,10 @@ import gymnasium as gym
 
 from tfpolicy.config import ModelConfig
 from tfpolicy.models.base import Model, ModelOutput
+from tfpolicy.models.convolutional import Convolutional, is_image
 from tfpolicy.models.fully_connected import FullyConnected
 
-__all__ = ["FullyConnected", "Model", "ModelOutput", "model_for"]
+__all__ = ["Convolutional", "FullyConnected", "Model", "ModelOutput", "model_for"]
 
 
 def model_for(
@@ -22,8 +23,13 @@ def model_for(
 
     Raises:
         TypeError: `custom_model` is not a subclass of `Model`.
+        ValueError: The observation is an image for which no network is known.
     """
-    model_class = config.custom_model or FullyConnected
+    model_class = config.custom_model or _built_in(observation_space, config)
     if not issubclass(model_class, Model):
         raise TypeError(f"`custom_model` must be a subclass of `Model`, got {model_class!r}.")
     return model_class(observation_space, action_space, num_outputs, config, seed)
+
+
+def _built_in(observation_space: gym.Space, config: ModelConfig) -> type[Model]:
+    return Convolutional if is_image(observation_space, config) else FullyConnected
