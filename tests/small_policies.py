@@ -22,7 +22,7 @@ MAX_SEQ_LEN = 5
 
 def small_policy(algo="ppo", obs_space=OBS, action_space=THREE, **config):
     """A policy with one hidden layer of 8 and seed 1."""
-    config = {"seed": 1, "model": TINY, "train_batch_size": 64, **config}
+    config = {"seed": 1, "model": TINY, "train_batch_size": 128, **config}
     return policy_class(algo)(obs_space, action_space, config)
 
 

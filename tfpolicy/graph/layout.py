@@ -147,7 +147,8 @@ def _checked(name: str, value: Any, spec: tf.TensorSpec) -> np.ndarray:
         raise ValueError(f"Column `{name}`: expected shape ({expected}), got {array.shape}.")
     if array.dtype == dtype:
         return array
-    if not np.can_cast(array.dtype, dtype, "same_kind"):
+    both_integers = array.dtype.kind in "iu" and spec.dtype.is_integer
+    if not both_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ValueError(f"Column `{name}`: expected {spec.dtype.name}, got {array.dtype}.")
     converted = array.astype(dtype)
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
