@@ -6,10 +6,18 @@ import gymnasium as gym
 
 from tfpolicy.config import ModelConfig
 from tfpolicy.models.base import Model, ModelOutput
+from tfpolicy.models.complex_input import ComplexInput, has_images
 from tfpolicy.models.convolutional import Convolutional, is_image
 from tfpolicy.models.fully_connected import FullyConnected
 
-__all__ = ["Convolutional", "FullyConnected", "Model", "ModelOutput", "model_for"]
+__all__ = [
+    "ComplexInput",
+    "Convolutional",
+    "FullyConnected",
+    "Model",
+    "ModelOutput",
+    "model_for",
+]
 
 
 def model_for(
@@ -32,4 +40,6 @@ def model_for(
 
 
 def _built_in(observation_space: gym.Space, config: ModelConfig) -> type[Model]:
-    return Convolutional if is_image(observation_space, config) else FullyConnected
+    if is_image(observation_space, config):
+        return Convolutional
+    return ComplexInput if has_images(observation_space, config) else FullyConnected
