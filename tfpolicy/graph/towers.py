@@ -65,7 +65,14 @@ class TrainBatch(Mapping):
             return tf.logical_or(self["terminateds"], self["truncateds"])
         if name == "max_seq_len" and self._max_seq_len is not None:
             return self._max_seq_len
+        if name == "actions" and self.mask is not None:
+            # Zeros need not be an action; the first row is always a real one.
+            return tf.nest.map_structure(self._repeat_first_row, self._columns[name])
         return self._columns[name]
+
+    def _repeat_first_row(self, rows: tf.Tensor) -> tf.Tensor:
+        mask = tf.reshape(self.mask, [-1] + [1] * (rows.shape.rank - 1))
+        return tf.where(mask, rows, rows[:1])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
