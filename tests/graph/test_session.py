@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
+from aligned_arrays import aligned
 
 from tfpolicy.graph.session import GraphSession, check_values, make_callable, variable_names
 
@@ -128,6 +129,16 @@ def test_arrays_that_were_read_do_not_change_with_the_variables(machine):
     before = machine.read(machine.variables)
     machine.write(machine.variables, {"a": np.zeros(3), "scope/n": 0})
     np.testing.assert_array_equal(before["a"], [1, 2, 3])
+
+
+def test_changing_an_array_after_it_was_written_does_not_change_the_variable(machine):
+    values = {"a": aligned(np.float32([7, 8, 9])), "scope/n": aligned(np.array(5, np.int32))}
+    machine.write(machine.variables, values)
+    for value in values.values():
+        value[...] = -1
+    found = machine.read(machine.variables)
+    np.testing.assert_array_equal(found["a"], [7, 8, 9])
+    assert found["scope/n"] == 5
 
 
 def test_two_sessions_share_no_variables():  # f8

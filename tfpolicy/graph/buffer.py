@@ -76,7 +76,8 @@ class DeviceBuffer:
         kept = num_units - num_units % num_devices
         shares: list[Any] = []
         for index in range(num_devices):
-            shares += [np.ascontiguousarray(leaf[index:kept:num_devices]) for leaf in leaves]
+            # A copy: TensorFlow may keep the memory of what it is fed, which is the caller's.
+            shares += [np.array(leaf[index:kept:num_devices]) for leaf in leaves]
         self._load(*shares)
         self.num_units = kept // num_devices
         self.unit_rows = unit_rows[:kept].reshape(-1, num_devices).sum(axis=1)

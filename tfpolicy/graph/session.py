@@ -141,8 +141,9 @@ class GraphSession:
     def write(self, variables: Sequence[tf.Variable], values: Mapping[str, np.ndarray]) -> None:
         """Assigns a group of variables; `values` must have passed `check_values`."""
         key = variable_names(variables)
+        # Copies: TensorFlow may keep the memory of what it is fed as that of the variable.
         arrays = [
-            np.asarray(values[name], variable.dtype.as_numpy_dtype)
+            np.array(values[name], variable.dtype.as_numpy_dtype)
             for name, variable in zip(key, variables, strict=True)
         ]
         self._writers[key](*arrays)
