@@ -71,7 +71,7 @@ def run(task: Task, seed: int) -> Outcome:
     with tempfile.TemporaryDirectory() as directory:
         training = Run.start(spec, Path(directory, "run"), stop)
         try:
-            if training.train(checkpoint_freq=10**6) is None:
+            if training.train() is None:
                 sys.exit("Interrupted.")
             mean = training.trainer.statistics.summary()["episode_return_mean"]
             timesteps = training.trainer.timesteps_total

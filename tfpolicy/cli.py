@@ -79,7 +79,11 @@ Examples:
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Drawn if not given.")
 @click.option("--logdir", type=_PATH, help="Logs, checkpoints.  [default: runs/ENV-ALGO-TIME]")
-@click.option("--checkpoint-freq", type=click.IntRange(1), default=10, show_default=True)
+@click.option(
+    "--checkpoint-freq",
+    type=click.IntRange(1),
+    help="Iterations between checkpoints.  [default: one a minute]",
+)
 @click.option("--export", "export_dir", type=_PATH, help="Write a SavedModel here at the end.")
 @click.option("--resume", type=_EXISTING, help="Go on with a run: its directory or a checkpoint.")
 @click.pass_context

@@ -87,7 +87,8 @@ class CountingVectorEnv(VectorEnv):
 
 
 gym.register("Counting-v0", entry_point=CountingEnv, vector_entry_point=CountingVectorEnv)
-gym.register("Nested-v0", entry_point=NestedEnv)
+# Not the class: gymnasium 1.1 takes a wrapper class for an environment and misses its metadata.
+gym.register("Nested-v0", entry_point=lambda: NestedEnv())
 
 
 class AnyPolicy(Policy):

@@ -28,13 +28,8 @@ def _train(run, checkpoint_freq=1):
 
 
 def test_updates_are_compiled_unless_the_config_says_otherwise():
-    for config, compiled in ({}, True), ({"jit_compile": False}, False):
-        spec = _spec(config={"train_batch_size": 16, "sgd_minibatch_size": 16, **config})
-        env = spec.make_env()
-        with spec.make_policy(env) as policy:
-            assert policy.config["jit_compile"] is compiled
-            assert policy.config["seed"] == 1
-        env.close()
+    assert _spec(config={"lr": 1.0}).policy_config() == {"jit_compile": True, "seed": 1, "lr": 1.0}
+    assert _spec(config={"jit_compile": False}).policy_config()["jit_compile"] is False
 
 
 def test_environments_are_closed_if_there_is_no_policy_for_them(monkeypatch):
@@ -77,9 +72,22 @@ def test_a_resumed_run_takes_over_what_is_said_anew(tmp_path):
     run = Run.resume(tmp_path, timesteps=64)
     assert run.stop == Stop(64, 1000.0)
     assert _train(run) == "64 steps"
-    run = Run.resume(tmp_path, timesteps=80, episode_return=2000.0)
-    assert run.stop == Stop(80, 2000.0)
-    assert _train(run) == "80 steps"
+    assert checkpoints(tmp_path)[-1].name == "000004"
+
+
+def test_checkpoints_come_once_a_minute_if_nothing_is_said(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    run = Run.start(_spec(), tmp_path, Stop(16 * 4))
+    train_iteration = run.trainer.train_iteration
+
+    def iteration_of_40_seconds():
+        now[0] += 40.0
+        return train_iteration()
+
+    monkeypatch.setattr(run.trainer, "train_iteration", iteration_of_40_seconds)
+    _train(run, checkpoint_freq=None)
+    assert [path.name for path in checkpoints(tmp_path)] == ["000002", "000004"]
 
 
 def test_a_run_in_another_thread_leaves_signals_alone():

@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,8 @@ from tfpolicy.train.loop import Trainer, read_metadata
 
 # Older checkpoints of a run are removed.
 CHECKPOINTS_KEPT = 3
+# An iteration takes from a few hundredths of a second to minutes, a checkpoint about a tenth.
+SECONDS_PER_CHECKPOINT = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +62,18 @@ class RunSpec:
         env_config = self.config.get("env_config")
         return make_vector_env(self.env, self.num_envs, self.vectorization, env_config)
 
+    def policy_config(self) -> dict[str, Any]:
+        """The policy's config: updates are jit-compiled unless `config` says otherwise."""
+        return {"jit_compile": True, "seed": self.seed, **self.config}
+
     def make_policy(self, env: VectorEnv) -> TFPolicy:
-        """Makes the policy; its updates are jit-compiled unless the config says otherwise.
+        """Makes the policy.
 
         Raises:
             KeyError, TypeError, ValueError: The config does not fit the algorithm.
         """
-        config = {"jit_compile": True, "seed": self.seed, **self.config}
         spaces = env.single_observation_space, env.single_action_space
-        return policy_class(self.algo)(*spaces, config)
+        return policy_class(self.algo)(*spaces, self.policy_config())
 
     def make_trainer(self) -> Trainer:
         """Makes environment, policy and trainer; raises what making them raises."""
@@ -122,6 +128,7 @@ class Run:
         self.directory = directory
         self.stop = stop
         self._resumed = resumed
+        self._saved_at = time.monotonic()
 
     @classmethod
     def start(cls, spec: RunSpec, directory: Path, stop: Stop) -> Run:
@@ -178,11 +185,12 @@ class Run:
             raise
         return cls(trainer, spec, directory, stop, resumed=True)
 
-    def train(self, checkpoint_freq: int = 10, stream: TextIO | None = None) -> str | None:
+    def train(self, checkpoint_freq: int | None = None, stream: TextIO | None = None) -> str | None:
         """Trains until it is time to end, with logs and checkpoints.
 
         Args:
-            checkpoint_freq: Iterations between checkpoints; the last one makes one, too.
+            checkpoint_freq: Iterations between checkpoints; by default there is one a minute. The
+                last iteration makes one, too.
             stream: Where the console writes; the standard error by default.
 
         Returns:
@@ -199,7 +207,7 @@ class Run:
                     log.write(trainer.train_iteration())
                     reason = self.stop.reason(trainer)
                     ends = reason is not None or interrupt.requested
-                    if ends or trainer.iteration % checkpoint_freq == 0:
+                    if ends or self._is_due(checkpoint_freq):
                         self._save()
                         log.plot()
                 return reason
@@ -210,12 +218,18 @@ class Run:
         """Closes environments and policy."""
         self.trainer.close()
 
+    def _is_due(self, checkpoint_freq: int | None) -> bool:
+        if checkpoint_freq is None:
+            return time.monotonic() - self._saved_at >= SECONDS_PER_CHECKPOINT
+        return self.trainer.iteration % checkpoint_freq == 0
+
     def _save(self) -> None:
         folder = checkpoint_folder(self.directory, self.trainer.iteration)
         metadata = {"run": dataclasses.asdict(self.spec), "stop": dataclasses.asdict(self.stop)}
         self.trainer.save(folder, metadata)
         for old in checkpoints(self.directory)[:-CHECKPOINTS_KEPT]:
             shutil.rmtree(old)
+        self._saved_at = time.monotonic()
 
 
 def read_spec(path: Path) -> RunSpec:
