@@ -6,12 +6,13 @@ Weights only: optimizers, coefficients and counters travel in a checkpoint.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from tfpolicy.config import PolicyConfig
 from tfpolicy.export.h5 import read_h5, write_h5
@@ -24,11 +25,12 @@ class _Layout(NamedTuple):
     """How the weights lie in a file.
 
     Attributes:
-        layers: In the order of the file the names of layers, each with those of its variables.
+        layers: For each layer, in the order of the file, the names there of its weights, and those
+            of the variables that they are.
         architecture: The Keras model as JSON; `None` if there is none that has all variables.
     """
 
-    layers: dict[str, list[str]]
+    layers: dict[str, dict[str, str]]
     architecture: str | None
 
 
@@ -50,7 +52,8 @@ def export_weights(
     """
     layout = _layout(observation_space, action_space, config)
     layers = [
-        (layer, [(name, weights[name]) for name in names]) for layer, names in layout.layers.items()
+        (layer, [(name, weights[variable]) for name, variable in variables.items()])
+        for layer, variables in layout.layers.items()
     ]
     write_h5(path, layers, layout.architecture)
 
@@ -78,16 +81,11 @@ def import_weights(
         FileNotFoundError: There is no such file.
         ValueError: It holds no weights, or others: what is missing, unexpected and mis-shaped.
     """
-    layers = read_h5(path)
-    layout = _layout(observation_space, action_space, config)
-    # In a file every weight is in a layer; a variable that is in none has one to itself.
-    names = {
-        name if "/" in name else f"{layer}/{name}": name
-        for layer, members in layout.layers.items()
-        for name in members
-    }
-    match = match_weights({key: shapes[name] for key, name in names.items()}, layers)
-    return {names[key]: value for key, value in match.weights.items()}
+    found = read_h5(path)
+    layers = _layout(observation_space, action_space, config).layers.values()
+    variables = {name: variable for layer in layers for name, variable in layer.items()}
+    match = match_weights({name: shapes[v] for name, v in variables.items()}, found)
+    return {variables[name]: value for name, value in match.weights.items()}
 
 
 def _layout(observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig) -> _Layout:
@@ -98,15 +96,26 @@ def _layout(observation_space: gym.Space, action_space: gym.Space, config: Polic
         keras_model = model.keras_model()
         if keras_model is not None:
             layers = {
-                layer.name: [
-                    name if name in names else layer.name for name in variable_names(layer.weights)
-                ]
+                layer.name: _weights_of(layer, names)
                 for layer in keras_model.layers
                 if layer.weights
             }
-            if sorted(name for members in layers.values() for name in members) == sorted(names):
+            if sorted(v for layer in layers.values() for v in layer.values()) == sorted(names):
                 return _Layout(layers, keras_model.to_json())
     layers = {}
     for name in names:
-        layers.setdefault(name.rpartition("/")[0] or name, []).append(name)
+        layer = name.rpartition("/")[0]
+        # A variable that is in no layer has one to itself.
+        layers.setdefault(layer or name, {})[name if layer else f"{name}/{name}"] = name
     return _Layout(layers, None)
+
+
+def _weights_of(layer: tf_keras.layers.Layer, variables: Sequence[str]) -> dict[str, str]:
+    """The names of a layer's weights in a file, each with that of its variable."""
+    found = {}
+    for name in variable_names(layer.weights):
+        if name in variables:
+            found[name] = name
+        else:  # The layer stands for the variable of its name, which is in none.
+            found[f"{layer.name}/{name.rpartition('/')[2]}"] = layer.name
+    return found

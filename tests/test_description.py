@@ -1,0 +1,83 @@
+"""What a policy was built from can be written down, and built again without running code."""
+
+import json
+import sys
+
+import gymnasium as gym
+import pytest
+
+from tfpolicy.callbacks import DefaultCallbacks
+from tfpolicy.config import PolicyConfig
+from tfpolicy.description import PolicyDescription, class_name
+from tfpolicy.policies.ppo import PPOConfig, PPOPolicy
+from tfpolicy.tf_policy import TFPolicy
+
+OBS = gym.spaces.Dict(a=gym.spaces.Discrete(3), b=gym.spaces.Box(-1, 1, (2,)))
+BOX = gym.spaces.Box(-2, 5, (2,))
+PPO = "tfpolicy.policies.ppo.PPOPolicy"
+
+
+class OwnPolicy(PPOPolicy):
+    """A policy that is not part of the package."""
+
+
+def described(name=PPO, **config):
+    return PolicyDescription(name, OBS, BOX, PPOConfig.from_dict(config).to_json())
+
+
+def test_a_description_survives_json():
+    description = described(lr=0.1, model={"fcnet_hiddens": [3]})
+    again = PolicyDescription.from_json(json.loads(json.dumps(description.to_json())), "here")
+    assert again == description
+    assert set(again.versions) == {"tfpolicy", "tensorflow", "python"}
+
+
+def test_what_describes_no_policy_is_refused_with_its_source():
+    data = described().to_json()
+    del data["config"], data["policy_class"]
+    with pytest.raises(ValueError, match="`here` must describe a policy.*no policy_class, config"):
+        PolicyDescription.from_json(data, "here")
+
+
+def test_acting_needs_only_a_part_of_the_config_and_no_policy_class():
+    config = described(clip_actions=True, callbacks=DefaultCallbacks, kl_coeff=0.3).acting_config()
+    assert type(config) is PolicyConfig
+    assert config == PolicyConfig(clip_actions=True)
+    overridden = described().acting_config({"model": {"fcnet_hiddens": [3]}, "lr": 1.0})
+    assert overridden == PolicyConfig.from_dict({"model": {"fcnet_hiddens": [3]}})
+
+
+def test_code_that_the_config_names_must_be_given():  # g15
+    description = described(model={"custom_model": OwnPolicy})
+    with pytest.raises(ValueError, match=r"pass `model.custom_model` \(was .*OwnPolicy\)"):
+        description.acting_config()
+    given = description.acting_config({"model": {"custom_model": OwnPolicy}})
+    assert given.model.custom_model is OwnPolicy
+
+
+def test_the_class_is_the_one_described_or_derived_from_it():
+    for base in (TFPolicy, PPOPolicy):
+        assert described().find_class(base) is PPOPolicy
+    own = class_name(OwnPolicy)
+    assert own.endswith("test_description.OwnPolicy")
+    for base in (TFPolicy, PPOPolicy, OwnPolicy):
+        assert described(own).find_class(base) is OwnPolicy
+    # Derived from what is described: it can stand for it.
+    assert described().find_class(OwnPolicy) is OwnPolicy
+
+
+def test_a_class_of_this_package_is_imported(monkeypatch):
+    module = "tfpolicy.policies.a2c"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    found = described(f"{module}.A2CPolicy").find_class(TFPolicy)
+    assert class_name(found) == f"{module}.A2CPolicy"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["antigravity.Policy", "tfpolicy.policies.gone.GonePolicy", "tfpolicy.policies.ppo.No", ""],
+)
+def test_no_other_code_is_ever_imported(name):
+    with pytest.raises(ValueError, match="but no TFPolicy of that name is known. Import its class"):
+        described(name).find_class(TFPolicy)
+    assert "antigravity" not in sys.modules
