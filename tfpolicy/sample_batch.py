@@ -252,11 +252,12 @@ class SampleBatch(MutableMapping[str, Column]):
         return self._of_checked(columns, self._count, self._max_seq_len)
 
     def _select(self, index: Any) -> dict[str, Column]:
-        return {
-            name: select(column, index)
-            for name, column in self._columns.items()
-            if name != self.SEQ_LENS
-        }
+        # A copy is of the same kind of dict, which may be one that notes what is read.
+        columns = self._columns.copy()
+        columns.pop(self.SEQ_LENS, None)
+        for name, column in columns.items():
+            columns[name] = select(column, index)
+        return columns
 
     def _dones(self) -> np.ndarray:
         terminateds = np.asarray(self._columns[self.TERMINATEDS], dtype=bool)
