@@ -158,9 +158,8 @@ class Environments:
         """Steps every sub-environment with the environment's actions [N, ...]."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         valid = started = final = None
-        ended: Array | None = np.logical_or(terminateds, truncateds)
-        if not np.count_nonzero(ended):
-            ended = None
+        any_end = np.logical_or(terminateds, truncateds)
+        ended: Array | None = any_end if np.count_nonzero(any_end) else None
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             if self._ended is not None:
                 started, valid = self._ended, ~self._ended
