@@ -1,0 +1,175 @@
+"""One loss per device, and what all of them are together."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpolicy.config import ModelConfig
+from tfpolicy.graph.session import GraphSession
+from tfpolicy.graph.towers import FixedColumns, LossOutput, Tower, TowerOutput, TrainBatch, combine
+from tfpolicy.models import Model, ModelOutput
+
+
+class Linear(Model):
+    """x·w, and a bias that is never used."""
+
+    def __init__(self, value):
+        super().__init__(None, None, 1, ModelConfig(), 0)
+        self.unused = tf.compat.v1.get_variable("unused", initializer=[0.0], use_resource=True)
+        self.w = tf.compat.v1.get_variable("w", initializer=np.float32(value), use_resource=True)
+
+    def __call__(self, columns):
+        outputs = tf.linalg.matvec(columns["x"], self.w)
+        return ModelOutput(outputs[:, None], None)
+
+
+def evaluate(*tensors):
+    with tf.compat.v1.Session() as session:
+        return session.run(tensors)
+
+
+def outputs(values):
+    return [
+        TowerOutput((tf.constant(gradient), tf.constant([gradient])), tf.constant(stats))
+        for gradient, stats in values
+    ]
+
+
+# Gradients 1, 2, 4 and (loss, statistic) of three towers with 1, 3 and 4 rows.
+THREE = [(1.0, [10.0, 1.0]), (2.0, [20.0, 2.0]), (4.0, [40.0, 4.0])]
+
+
+def combined(values, counts, reduction):
+    with tf.Graph().as_default():
+        total = combine(outputs(values), [tf.constant(count) for count in counts], reduction)
+        (first, second), stats = evaluate(list(total.gradients), total.stats)
+    assert second == [first]
+    return float(first), stats.tolist()
+
+
+def test_means_are_weighted_by_rows():
+    # (1·1 + 3·2 + 4·4) / 8, and so on.
+    assert combined(THREE, [1, 3, 4], "mean") == (2.875, [28.75, 2.875])
+
+
+def test_sums_are_added_and_their_statistics_are_still_means():
+    assert combined(THREE, [1, 3, 4], "sum") == (7.0, [70.0, 2.875])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_tower_without_rows_does_not_count(reduction):
+    expected = combined(THREE[:2], [1, 3], reduction)
+    assert combined(THREE, [1, 3, 0], reduction) == expected
+
+
+def test_one_tower_is_left_as_it_is():
+    with tf.Graph().as_default():
+        (only,) = outputs(THREE[:1])
+        assert combine([only], [tf.constant(3)], "mean") is only
+
+
+@pytest.fixture
+def machine():
+    graph_session = GraphSession(2)
+    with graph_session.building():
+        graph_session.model = Linear([2.0, -1.0])
+        graph_session.variables = [graph_session.model.unused, graph_session.model.w]
+    graph_session.initialize(graph_session.variables)
+    yield graph_session
+    graph_session.close()
+
+
+def tower(machine, loss, device=None, gradients=tf.gradients, **columns):
+    specs = {"x": tf.TensorSpec([None, 2], tf.float32), **columns}
+    return Tower(
+        device, machine.model, machine.variables, {}, loss, gradients, specs, None,
+        compiles_itself=True,
+    )  # fmt: skip
+
+
+X = np.float32([[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("device", [None, "/CPU:1"])
+def test_a_tower_gives_gradients_of_what_the_loss_depends_on(machine, device, compiled):
+    def loss(batch):
+        mean = batch.mean(machine.model(batch).dist_inputs[:, 0])
+        return LossOutput(mean, {"twice": 2.0 * mean})
+
+    made = tower(machine, loss, device)
+    with machine.building():
+        found = made([tf.constant(X)], compiled=compiled)
+    (gradient,), stats = machine.session.run([list(found.gradients), found.stats])
+    assert made.has_gradient == (False, True) and made.stat_names == ("total_loss", "twice")
+    # x·w is 0 and 2.
+    np.testing.assert_allclose(gradient, X.mean(axis=0))
+    np.testing.assert_allclose(stats, [1, 2])
+    assert isinstance(machine.model.w, tf.Variable)
+
+
+def test_sparse_gradients_become_dense(machine):
+    def loss(batch):
+        return LossOutput(tf.reduce_sum(tf.gather(machine.model.w, batch["rows"])), {}, "sum")
+
+    made = tower(machine, loss, rows=tf.TensorSpec([None], tf.int64))
+    with machine.building():
+        found = made([tf.constant([1, 1, 1], tf.int64), tf.constant(X)])
+    (gradient,) = machine.session.run(list(found.gradients))
+    assert made.reduction == "sum"
+    np.testing.assert_array_equal(gradient, [0, 3])
+
+
+def test_a_loss_that_fails_leaves_the_model_with_its_variables(machine):
+    def loss(batch):
+        raise ZeroDivisionError
+
+    with machine.building(), pytest.raises(ZeroDivisionError):
+        tower(machine, loss)([tf.constant(X)])
+    assert isinstance(machine.model.w, tf.Variable)
+
+
+def test_a_loss_may_make_its_own_gradients(machine):
+    def gradients(loss, variables):
+        return [None, 5.0 * tf.ones_like(variables[1])]
+
+    made = tower(machine, lambda b: LossOutput(tf.constant(1.0), {}), gradients=gradients)
+    with machine.building():
+        found = made([tf.constant(X)])
+    (gradient,) = machine.session.run(list(found.gradients))
+    np.testing.assert_array_equal(gradient, [5, 5])
+
+
+def batch(max_seq_len=None, **columns):
+    columns = FixedColumns({name: tf.constant(value) for name, value in columns.items()})
+    return TrainBatch(columns, {}, max_seq_len)
+
+
+def test_dones_are_the_union_of_both_kinds_of_ends():
+    with tf.Graph().as_default():
+        made = batch(terminateds=[True, False, False], truncateds=[False, True, False])
+        (dones,) = evaluate(made["dones"])
+        stored = batch(terminateds=[True], truncateds=[True], dones=[False])
+        (kept,) = evaluate(stored["dones"])
+    assert dones.tolist() == [True, True, False] and kept.tolist() == [False]
+
+
+def test_a_column_that_was_not_found_to_be_read_is_named():
+    with tf.Graph().as_default():
+        made = batch(obs=[1.0], rewards=[2.0])
+        assert list(made) == ["obs", "rewards"] and len(made) == 2
+        with pytest.raises(KeyError, match="'reward'. Did you mean 'rewards'.*obs, rewards"):
+            made["reward"]
+
+
+def test_means_over_rows_leave_padding_out_whatever_it_holds():
+    values = [1.0, 2.0, np.nan, 6.0, np.inf, np.nan]
+    with tf.Graph().as_default():
+        padded = batch(3, obs=np.zeros((6, 1), np.float32), seq_lens=np.int32([2, 1]))
+        plain = batch(obs=np.zeros((3, 1), np.float32))
+        assert plain.mask is None
+        mask, mean, plain_mean = evaluate(
+            padded.mask, padded.mean(tf.constant(values)), plain.mean(tf.constant([1.0, 2.0, 6.0]))
+        )
+    assert mask.tolist() == [True, True, False, True, False, False]
+    assert mean == plain_mean == 3.0
