@@ -91,7 +91,7 @@ class ActionMask:
         """
         for part in self.parts:
             blocks = [leaves[index].reshape(len(leaves[index]), -1) for index in part.leaves]
-            if len(blocks) == 1:
+            if len(blocks) < len(part.counts):
                 blocks = np.split(blocks[0], np.cumsum(part.counts)[:-1], axis=1)
             for choice, block in enumerate(blocks):
                 legal = block.any(axis=1)
