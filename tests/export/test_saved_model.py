@@ -225,6 +225,12 @@ def test_a_model_that_acts_otherwise_is_not_published(policy, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_an_opset_that_is_not_written_publishes_nothing(policy, tmp_path):
+    with pytest.raises(ValueError, match="opset of 13 to 18, got 99"):
+        policy.export_model(tmp_path / "model", onnx=99)
+    assert not (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 def test_actions_of_another_dtype_are_not_the_same(policy, tmp_path, dtype):
     graph, description, example = parts(policy)

@@ -163,16 +163,11 @@ def _build(
 
     def signature(scope: str, own_action: Any) -> Signature:
         with tf.name_scope(scope):
-            action = environment_action(
-                own_action, action_space, config.normalize_actions, config.clip_actions
-            )
-            outputs = dict(
-                zip(
-                    leaf_spaces(action_space, "actions"), flatten(action_space, action), strict=True
-                )
-            )
-            outputs["action_logp"] = distribution.log_prob(own_action)
-            outputs.update(_model_outputs(output))
+            outputs = {
+                **_action_outputs(own_action, action_space, config),
+                "action_logp": distribution.log_prob(own_action),
+                **_model_outputs(output),
+            }
             # An input that is passed through is no output of its own to some consumers.
             return Signature(inputs, {k: tf.identity(v, k) for k, v in outputs.items()})
 
@@ -249,6 +244,17 @@ class _Columns(Mapping):
 
     def __len__(self) -> int:
         return len(self._columns)
+
+
+def _action_outputs(
+    own_action: Any, action_space: gym.Space, config: PolicyConfig
+) -> dict[str, tf.Tensor]:
+    """The leaves of the environment's action by name."""
+    action = environment_action(
+        own_action, action_space, config.normalize_actions, config.clip_actions
+    )
+    names = leaf_spaces(action_space, "actions")
+    return dict(zip(names, flatten(action_space, action), strict=True))
 
 
 def _model_outputs(output: ModelOutput) -> dict[str, tf.Tensor]:

@@ -42,6 +42,9 @@ def write_onnx(
 
     Returns:
         Its outputs on `inputs`, by name.
+
+    Raises:
+        ValueError: The model has operations that ONNX has not, such as a loop over time.
     """
     signature = graph.signatures[SERVING]
     tensors = {**signature.inputs, **signature.outputs}
@@ -60,7 +63,12 @@ def write_onnx(
         tensors_to_rename={tensor.name: name for name, tensor in tensors.items()},
     )
     onnx = _package("onnx")
-    onnx.checker.check_model(model, full_check=True)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except onnx.checker.ValidationError as error:
+        raise ValueError(
+            f"The model cannot be written as ONNX of opset {opset}: {error}"
+        ) from error
     onnx.save(model, path)
     runtime = _package("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in runtime.get_outputs()]

@@ -18,6 +18,7 @@ from tfpolicy.exact_json import decode, encode
 from tfpolicy.export.inference import SERVING, InferenceGraph, Signature
 from tfpolicy.export.onnx import check_opset, write_onnx
 from tfpolicy.export.publish import publish_version
+from tfpolicy.graph.devices import num_gpus_present
 from tfpolicy.graph.session import GraphSession
 
 MODEL_FILE = "saved_model.pb"
@@ -27,8 +28,9 @@ METADATA_FILE = Path("assets.extra", "tfpolicy.json")
 FORMAT = "tfpolicy-saved-model"
 FORMAT_VERSION = 1
 _TAG = "serve"
-# Two graphs may add the same numbers in another order.
+# Two graphs may add the same numbers in another order, and GPUs multiply them with 10 bits.
 _TOLERANCE = 1e-5
+_GPU_TOLERANCE = 1e-3
 
 
 class Example(NamedTuple):
@@ -260,4 +262,5 @@ def _alike(expected: np.ndarray, found: np.ndarray) -> bool:
         return False
     if expected.dtype.kind != "f":
         return np.array_equal(expected, found)
-    return np.allclose(expected, found, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+    tolerance = _GPU_TOLERANCE if num_gpus_present() else _TOLERANCE
+    return np.allclose(expected, found, rtol=tolerance, atol=tolerance, equal_nan=True)
