@@ -220,6 +220,13 @@ ACTIONS_OF_SIX = {
 }
 
 
+def test_an_onnx_file_acts_as_the_policy(policy, tmp_path):
+    for package in ("tf2onnx", "onnx", "onnxruntime"):
+        pytest.importorskip(package)
+    # It is run and compared before it is published.
+    assert (policy.export_model(tmp_path, onnx=17) / "model.onnx").exists()
+
+
 def test_previous_actions_may_be_nested():
     model = {"fcnet_hiddens": [8], "custom_model": ReadsPrevious}
     with small_policy("a2c", action_space=ACTIONS, model=model) as policy:

@@ -9,6 +9,7 @@ from small_policies import Recurrent, small_policy
 from tfpolicy.models import FullyConnected, Model
 from tfpolicy.models.masked import Masked
 from tfpolicy.served_policy import load_policy
+from tfpolicy.spaces import flatten, leaf_spaces
 from tfpolicy.view_requirement import ViewRequirement
 
 S = gym.spaces
@@ -209,6 +210,23 @@ def test_an_export_masks_too(nested, tmp_path):  # a18
         extras["action_dist_inputs"], expected[2]["action_dist_inputs"], atol=1e-6
     )
     np.testing.assert_array_equal(greedy["way"], expected[0]["way"])
+
+
+def test_an_onnx_file_masks_too(nested, tmp_path):
+    for package in ("tf2onnx", "onnx"):
+        pytest.importorskip(package)
+    runtime = pytest.importorskip("onnxruntime")
+    path = nested.export_model(tmp_path, onnx=17) / "model.onnx"
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    obs = observe_nested(1000)
+    names = leaf_spaces(NESTED_OBS, "obs")
+    feeds = dict(zip(names, flatten(NESTED_OBS, obs), strict=True))
+    outputs = [f"actions_{leaf}" for leaf in ("power", "then_0", "way")] + ["action_logp"]
+    power, choices, way, logp = session.run(outputs, feeds)
+    assert is_legal_nested(obs, {"then": (choices,), "way": way}).all()
+    expected = nested.compute_actions(obs, explore=False)[2]["action_logp"]
+    np.testing.assert_allclose(logp, expected, atol=1e-5)
+    assert power.shape == (1000, 2)
 
 
 def test_weights_go_to_h5_and_back(policy, tmp_path):

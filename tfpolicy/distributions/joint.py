@@ -85,8 +85,11 @@ class JointActionDistribution(ActionDistribution):
     def __call__(self, inputs: tf.Tensor) -> Joint:
         """The distribution with parameters `inputs` [B, num_inputs], leaf after leaf."""
         inputs = checked_inputs(inputs, self.num_inputs, self.space)
-        shares = tf.split(inputs, [member.num_inputs for member in self.members], axis=1)
-        parts = [member(share) for member, share in zip(self.members, shares, strict=True)]
+        parts, start = [], 0
+        # One slice each, as tf2onnx takes the first output of a split for any of them.
+        for member in self.members:
+            parts.append(member(inputs[:, start : start + member.num_inputs]))
+            start += member.num_inputs
         return Joint(inputs, self.space, parts)
 
 
