@@ -9,8 +9,10 @@ from tfpolicy.sequences import (
     as_seq_lens,
     lengths_within,
     mask,
+    overlapping_sequences,
     pad,
     pad_batch,
+    padded_sequences,
     rows_in_order,
     sequence_lengths,
 )
@@ -186,3 +188,55 @@ def test_sequences_refuse(call, message):
 def test_padding_a_batch_needs_seq_lens():
     with pytest.raises(KeyError, match=r"No column `seq_lens` to pad by; present: \['obs'\]"):
         pad_batch({"obs": np.zeros(4)}, 4)
+
+
+def slow_overlapping_sequences(ends, max_seq_len, burn_in):
+    rows, lengths, warms_up = [], [], []
+    first = 0
+    for last in np.flatnonzero([*ends[:-1], True] if len(ends) else []):
+        learned = first
+        while learned <= last:
+            start = learned if learned == first else learned - burn_in
+            stop = min(start + max_seq_len, last + 1)
+            rows += range(start, stop)
+            lengths.append(stop - start)
+            warms_up += [row < learned for row in range(start, stop)]
+            learned = stop
+        first = last + 1
+    return rows, lengths, warms_up
+
+
+@given(
+    ends=st.lists(st.booleans(), max_size=40),
+    max_seq_len=st.integers(1, 6),
+    burn_in=st.integers(0, 5),
+)
+def test_each_row_is_learned_from_once_and_warmed_up_by_rows_of_its_episode(
+    ends, max_seq_len, burn_in
+):
+    burn_in = min(burn_in, max_seq_len - 1)
+    rows, lengths, warms_up = overlapping_sequences(np.array(ends, bool), max_seq_len, burn_in)
+    expected = slow_overlapping_sequences(ends, max_seq_len, burn_in)
+    assert (rows.tolist(), lengths.tolist(), warms_up.tolist()) == expected
+    assert rows[~warms_up].tolist() == list(range(len(ends)))
+    if burn_in == 0:
+        assert lengths.tolist() == sequence_lengths(ends, max_seq_len).tolist()
+
+
+def test_rows_that_warm_up_are_marked_and_bring_the_state_before_them():
+    batch = {
+        "terminateds": ENDS,
+        "truncateds": np.zeros(15, bool),
+        "obs": np.arange(15),
+        "state_in_0": np.arange(15)[:, None],
+    }
+    padded = padded_sequences(batch, max_seq_len=4, burn_in=2)
+    # The episode of five rows: 6 to 9, then 10 after 8 and 9 once more.
+    assert padded["seq_lens"].tolist() == [4, 2, 4, 3, 1, 3]
+    assert padded["obs"].reshape(6, 4)[2:4].tolist() == [[6, 7, 8, 9], [8, 9, 10, 0]]
+    assert padded["burn_in"].reshape(6, 4)[3].tolist() == [True, True, False, False]
+    assert padded["burn_in"].sum() == 2
+    assert padded["state_in_0"][:, 0].tolist() == [0, 4, 6, 8, 11, 12]
+    given_lengths = {**batch, "seq_lens": SEQ_LENS}
+    assert not padded_sequences(given_lengths, 4, 2)["burn_in"].any()
+    assert "burn_in" not in padded_sequences(given_lengths, 4)

@@ -134,7 +134,16 @@ class ModelConfig(Config):
     vf_share_layers: bool = False
     # One state-independent log standard deviation per action dimension (Gaussian actions only).
     free_log_std: bool = False
+    # A recurrent cell behind these layers; the keys `lstm_...` are those of both kinds.
+    use_lstm: bool = False
+    use_gru: bool = False
+    lstm_cell_size: int = setting(256, low=1)
+    lstm_use_prev_action: bool = False
+    lstm_use_prev_reward: bool = False
+    # Rows that a recurrent network learns from are cut into sequences of at most so many.
     max_seq_len: int = setting(20, low=1)
+    # How many of them only bring the state up to date, where others of the episode precede.
+    burn_in: int = setting(0, low=0)
     custom_model: type | None = None
     custom_model_config: dict = setting({})
     custom_action_dist: str | type | None = None
@@ -143,6 +152,22 @@ class ModelConfig(Config):
     # Where a Dict observation tells which actions are legal (`None`: nowhere), and the rest of it.
     action_mask_key: str | None = "action_mask"
     observations_key: str = "observations"
+
+    @property
+    def may_be_recurrent(self) -> bool:
+        """Whether the network may have a state."""
+        return self.use_lstm or self.use_gru or self.custom_model is not None
+
+    def validate(self) -> None:
+        """Checks that at most one kind of network is asked for, and the lengths of sequences."""
+        kinds = [key for key in ("custom_model", "use_lstm", "use_gru") if self[key]]
+        if len(kinds) > 1:
+            raise ValueError(f"`{kinds[0]}` and `{kinds[1]}` exclude each other.")
+        if self.burn_in >= self.max_seq_len:
+            raise ValueError(
+                f"`burn_in` must be less than `max_seq_len` ({self.max_seq_len}), "
+                f"got {self.burn_in}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

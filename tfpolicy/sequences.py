@@ -54,6 +54,36 @@ def sequence_lengths(ends: Any, max_seq_len: int) -> np.ndarray:
     return lengths
 
 
+def overlapping_sequences(
+    ends: Any, max_seq_len: int, burn_in: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cuts rows into sequences that begin with rows which only warm up a recurrent state.
+
+    The first sequence of an episode begins with its first row, any other with the last `burn_in`
+    rows of the one before: each row is learned from once (Kapturowski et al. 2019, R2D2,
+    https://openreview.net/forum?id=r1lyTjAqYX).
+
+    Args:
+        ends: `[B]` bool, whether the row is the last of its episode (terminated or truncated).
+        max_seq_len: The most rows a sequence may have, those for warming up included.
+        burn_in: How many rows warm up, less than `max_seq_len`.
+
+    Returns:
+        For each row of the sequences its index, `[B']`; the lengths of the sequences, `[S]` int32;
+        whether the row only warms up, `[B']` bool.
+    """
+    episodes = sequence_lengths(ends, max(np.size(ends), 1))
+    step = max_seq_len - burn_in
+    # A first sequence has `burn_in` rows to learn from that the others have not.
+    pieces = np.maximum(-(-(episodes - burn_in) // step), 1)
+    piece = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    lengths = np.minimum(max_seq_len, np.repeat(episodes, pieces) - piece * step).astype(np.int32)
+    first_rows = np.repeat(np.cumsum(episodes) - episodes, pieces) + piece * step
+    offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    warms_up = (offsets < burn_in) & np.repeat(piece > 0, lengths)
+    return np.repeat(first_rows, lengths) + offsets, lengths, warms_up
+
+
 def as_seq_lens(value: Any) -> np.ndarray:
     """Returns `value` as lengths of sequences, `[S]` int32.
 
@@ -106,6 +136,38 @@ def pad(column: Column, seq_lens: Any, max_seq_len: int) -> Column:
     """
     valid = mask(seq_lens, max_seq_len)
     return map_column(lambda rows: _scatter(rows, valid), column)
+
+
+def padded_sequences(
+    batch: Mapping[str, Any], max_seq_len: int, burn_in: int = 0
+) -> dict[str, Column]:
+    """Cuts a batch into sequences and pads them for a recurrent model.
+
+    Args:
+        batch: Columns `[B, ...]`. If there are `seq_lens` `[S]`, the sequences stay as they are;
+            with `burn_in`, a column `burn_in` `[B]` bool then says which rows only warm up the
+            state, none if it is missing.
+        max_seq_len: `T`, the length of every padded sequence.
+        burn_in: How many rows of a sequence warm up the state, if others of its episode precede.
+
+    Returns:
+        As `pad_batch`; with `burn_in` also the column `burn_in` `[S * T]` bool.
+    """
+    columns = dict(batch)
+    if "seq_lens" in columns:
+        if burn_in and "burn_in" not in columns:
+            columns["burn_in"] = np.zeros(int(np.sum(columns["seq_lens"])), bool)
+    elif burn_in:
+        sequences = overlapping_sequences(sequence_ends(batch), max_seq_len, burn_in)
+        rows, seq_lens, warms_up = sequences
+        columns = {
+            name: select(as_column(name, value, objects=name == "infos"), rows)
+            for name, value in columns.items()
+        }
+        columns.update(seq_lens=seq_lens, burn_in=warms_up)
+    else:
+        columns["seq_lens"] = sequence_lengths(sequence_ends(batch), max_seq_len)
+    return pad_batch(columns, max_seq_len)
 
 
 def pad_batch(batch: Mapping[str, Any], max_seq_len: int) -> dict[str, Column]:

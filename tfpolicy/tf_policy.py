@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import os
 import threading
 import warnings
@@ -16,25 +15,19 @@ import tensorflow as tf
 
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.checkpoint import read_checkpoint, write_checkpoint
-from tfpolicy.coefficient import Coefficients
 from tfpolicy.config import PolicyConfig
 from tfpolicy.description import PolicyDescription, class_name
-from tfpolicy.distributions import ActionDistribution
 from tfpolicy.exploration import exploration_for
 from tfpolicy.export.inference import InferenceGraph, build_inference
 from tfpolicy.export.keras_weights import export_weights, import_weights
 from tfpolicy.export.saved_model import Example, export_saved_model
 from tfpolicy.graph.acting import Actor
-from tfpolicy.graph.buffer import DeviceBuffer
 from tfpolicy.graph.devices import num_gpus_present, tower_devices
-from tfpolicy.graph.discovery import columns_read, recording_batch, sample_rows
-from tfpolicy.graph.layout import TrainLayout
-from tfpolicy.graph.learner import Learner
+from tfpolicy.graph.discovery import recording_batch, sample_rows
 from tfpolicy.graph.network import build_network
 from tfpolicy.graph.placeholders import unknown_column
 from tfpolicy.graph.seeds import SeedStream, check_seed_states
 from tfpolicy.graph.session import GraphSession
-from tfpolicy.graph.towers import LossOutput, Tower, TrainBatch
 from tfpolicy.graph.views import (
     acting_specs,
     blank_rows,
@@ -42,12 +35,10 @@ from tfpolicy.graph.views import (
     trained_specs,
     used_views,
 )
-from tfpolicy.models import Model
-from tfpolicy.policy import LEARNER_STATS_KEY, Policy, Weights
-from tfpolicy.policy_state import PolicyState
+from tfpolicy.hooks import PolicyHooks
+from tfpolicy.learning import Learning
+from tfpolicy.policy import Policy, Weights
 from tfpolicy.sample_batch import SampleBatch
-from tfpolicy.schedules import Schedule, make_schedule
-from tfpolicy.sequences import pad_batch, sequence_ends, sequence_lengths
 from tfpolicy.spaces import (
     batch_observations,
     check_supported,
@@ -62,7 +53,7 @@ from tfpolicy.spaces import (
 from tfpolicy.view_requirement import ViewRequirement
 
 
-class TFPolicy(Policy):
+class TFPolicy(PolicyHooks, Policy):
     """Base of all policies: subclasses say the loss, and the rest is built from it.
 
     Everything is made in the constructor, in a graph and a session of the policy's own; afterwards
@@ -101,58 +92,18 @@ class TFPolicy(Policy):
         self._acting_seeds = SeedStream(int(self._seed), "acting")
         self._shuffle_seeds = SeedStream(int(self._seed), "shuffling")
         self._timestep_lock = threading.Lock()
-        self._custom_metrics: dict[int, dict[str, Any]] = {}
         self._graph_session = GraphSession(
             len(self._devices),
             self.config.intra_op_parallelism_threads,
             self.config.inter_op_parallelism_threads,
-            # With several towers, compiled functions are called from others that are not.
-            fuse_kernels=not (self.config.jit_compile and len(self._devices) > 1),
+            # With several towers, or sequences, compiled functions are called from others.
+            fuse_kernels=not self.config.jit_compile
+            or (len(self._devices) == 1 and not self.config.model.may_be_recurrent),
         )
         self._build_acting()
         self._build_learning()
         self._graph_session.finalize()
         self.callbacks.on_create_policy(policy=self)
-
-    # Hooks.
-
-    @abc.abstractmethod
-    def loss(
-        self, model: Model, dist_class: ActionDistribution, train_batch: TrainBatch
-    ) -> LossOutput:
-        """Builds the loss of one tower.
-
-        Args:
-            model: Maps the batch to a `ModelOutput`.
-            dist_class: Maps its `dist_inputs` to a distribution.
-            train_batch: Tensors [B, ...] by column; reading a column makes it an input.
-        """
-
-    def trajectory_views(self) -> dict[str, ViewRequirement]:
-        """Columns that the loss or the postprocessing reads beside the usual ones."""
-        return {}
-
-    def coefficient_sources(self) -> dict[str, Schedule | float]:
-        """Scalars for `train_batch.coefficients`: a schedule, or where an adaptive one starts."""
-        return {}
-
-    def optimizer(self, learning_rate: Any) -> tf.compat.v1.train.Optimizer:
-        """The optimizer; `learning_rate` is a function that reads the scheduled rate."""
-        return tf.compat.v1.train.AdamOptimizer(learning_rate)
-
-    def gradients(
-        self, optimizer: tf.compat.v1.train.Optimizer, loss: tf.Tensor, variables: Sequence[Any]
-    ) -> Sequence[tf.Tensor | None]:
-        """Gradients of one tower, aligned with `variables`; clipping comes later, only once."""
-        return tf.gradients(loss, variables)
-
-    def stats(self, means: Mapping[str, float]) -> dict[str, float]:
-        """What learning reports, out of the means over rows, towers and minibatches."""
-        return dict(means)
-
-    def prepare_train_batch(self, batch: SampleBatch) -> SampleBatch:
-        """What must see the whole train batch, before it is split: standardising, for instance."""
-        return batch
 
     # Acting.
 
@@ -323,6 +274,11 @@ class TFPolicy(Policy):
         """The views that acting reads, by name; known to `postprocess_trajectory` as well."""
         return {name: self._views[name] for name in self.acting_columns}
 
+    @property
+    def trainable_names(self) -> tuple[str, ...]:
+        """Names of the weights that gradients are aligned with."""
+        return self._learning.trainable_names
+
     def get_initial_state(self) -> list[np.ndarray]:
         """The recurrent state before the first step, [S] each."""
         return [np.array(state) for state in self.model.initial_state()]
@@ -345,10 +301,9 @@ class TFPolicy(Policy):
             ValueError: A column has the wrong shape or dtype.
             FloatingPointError: The loss or a gradient is not finite; nothing was applied.
         """
-        metrics, leaves = self._train_leaves(samples)
-        self._update_coefficients()
-        stats = self._learner.learn_on_leaves(leaves)
-        return self._result(stats, metrics, self._layout.num_valid(leaves), 0)
+        batch, metrics = self._announced(samples)
+        self._learning.follow_schedules(self.global_timestep)
+        return self._learning.learn_on_batch(batch, metrics)
 
     def compute_gradients(
         self, postprocessed_batch: Mapping[str, Any]
@@ -358,16 +313,15 @@ class TFPolicy(Policy):
         They are averaged over the towers and clipped; `None` where the loss does not depend on a
         variable.
         """
-        metrics, leaves = self._train_leaves(postprocessed_batch)
-        self._update_coefficients()
-        gradients, stats = self._learner.gradients_of_leaves(leaves)
-        return gradients, self._result(stats, metrics, self._layout.num_valid(leaves), 0)
+        batch, metrics = self._announced(postprocessed_batch)
+        self._learning.follow_schedules(self.global_timestep)
+        return self._learning.compute_gradients(batch, metrics)
 
     def apply_gradients(self, gradients: Sequence[np.ndarray | None]) -> None:
         """Applies what `compute_gradients` gave, as it is."""
         self._check_open()
-        self._update_coefficients()
-        self._learner.apply_gradients(gradients)
+        self._learning.follow_schedules(self.global_timestep)
+        self._learning.apply_gradients(gradients)
 
     def load_batch_into_buffer(self, batch: Mapping[str, Any], buffer_index: int = 0) -> int:
         """Copies what learning reads onto the devices, dealt evenly to the towers.
@@ -385,15 +339,16 @@ class TFPolicy(Policy):
             ValueError: A column has the wrong shape or dtype, or there are fewer rows (sequences)
                 than towers.
         """
-        buffer = self._buffer(buffer_index)
-        metrics, leaves = self._train_leaves(batch)
-        buffer.load(leaves, self._layout.unit_rows(leaves))
-        self._custom_metrics[buffer_index] = metrics
-        return self.get_num_samples_loaded_into_buffer(buffer_index)
+        self._check_open()
+        self._learning.num_loaded(buffer_index)  # Refuses a wrong index before anyone is told.
+        announced, metrics = self._announced(batch)
+        self._learning.load(announced, metrics, buffer_index)
+        return self._learning.num_loaded(buffer_index)
 
     def get_num_samples_loaded_into_buffer(self, buffer_index: int = 0) -> int:
         """Rows per device; 0 before the first load."""
-        return self._buffer(buffer_index).num_units * self._layout.rows_per_unit
+        self._check_open()
+        return self._learning.num_loaded(buffer_index)
 
     def learn_on_loaded_batch(self, offset: int = 0, buffer_index: int = 0) -> dict[str, Any]:
         """Takes one SGD step on one minibatch of a loaded batch.
@@ -409,17 +364,10 @@ class TFPolicy(Policy):
             ValueError: Nothing is loaded, or there is no such row.
             FloatingPointError: As in `learn_on_batch`.
         """
-        buffer = self._loaded_buffer(buffer_index)
-        rows_per_unit = self._layout.rows_per_unit
-        num_rows = self.get_num_samples_loaded_into_buffer(buffer_index)
-        if not 0 <= offset < num_rows or offset % rows_per_unit:
-            multiple = f", a multiple of {rows_per_unit}" if rows_per_unit > 1 else ""
-            raise ValueError(f"`offset` must be in 0 to {num_rows - 1}{multiple}, got {offset}.")
-        self._update_coefficients()
-        first = offset // rows_per_unit
-        stats = self._learner.learn_on_loaded(buffer_index, first)
-        num_rows = buffer.unit_rows[first : first + self._minibatch_units].sum()
-        return self._buffer_result(stats, buffer_index, num_rows, 0)
+        self._check_open()
+        self._learning.check_offset(offset, buffer_index)
+        self._learning.follow_schedules(self.global_timestep)
+        return self._learning.learn_on_loaded(offset, buffer_index)
 
     def learn_on_buffer(
         self, num_sgd_iter: int | None = None, shuffle: bool = True, buffer_index: int = 0
@@ -442,15 +390,14 @@ class TFPolicy(Policy):
             FloatingPointError: A minibatch was not finite: neither it nor any later one was
                 applied.
         """
-        buffer = self._loaded_buffer(buffer_index)
+        self._check_open()
+        self._learning.check_loaded(buffer_index)
         num_epochs = self.config.num_sgd_iter if num_sgd_iter is None else num_sgd_iter
         if num_epochs < 1 or num_epochs != int(num_epochs):
             raise ValueError(f"`num_sgd_iter` must be a positive integer, got {num_epochs}.")
-        self._update_coefficients()
+        self._learning.follow_schedules(self.global_timestep)
         seed = self._shuffle_seeds.next()
-        stats, units = self._learner.learn_on_buffer(buffer_index, num_epochs, seed, shuffle)
-        num_rows = buffer.unit_rows[units].sum()
-        return self._buffer_result(stats, buffer_index, num_rows, buffer.unit_rows.sum() - num_rows)
+        return self._learning.learn_on_buffer(int(num_epochs), seed, shuffle, buffer_index)
 
     # State.
 
@@ -682,63 +629,26 @@ class TFPolicy(Policy):
             self.exploration,
             acting_specs(network.views),
         )
-        graph = self._graph_session.graph
-        self._weights = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
-        self._trainable = graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
-        self._graph_session.initialize(self._weights)
+        variables = self._graph_session.graph.get_collection(
+            tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
+        )
+        self._graph_session.initialize(variables)
 
     def _build_learning(self) -> None:
-        config = self.config
-        max_seq_len = config.model.max_seq_len if self.is_recurrent() else None
         batch, postprocessing_reads = self._try_postprocessing()
-        specs = trained_specs(self._views, batch)
-        with self._graph_session.building():
-            rate = make_schedule(config.lr if config.lr_schedule is None else config.lr_schedule)
-            self.coefficients = Coefficients({"lr": rate, **self.coefficient_sources()})
-            optimizer = self.optimizer(self.coefficients["lr"].read_value)
-            reads = columns_read(self._tower_loss, specs, self.coefficients, max_seq_len)
-            reads += [f"state_in_{i}" for i in range(self.num_state_tensors())]
-            used = {name: specs[name] for name in reads}
-            self._layout = TrainLayout(used, max_seq_len)
-            towers = [self._tower(device, optimizer) for device in self._devices]
-        rows_per_device = config.minibatch_size // len(self._devices)
-        self._minibatch_units = max(rows_per_device // self._layout.rows_per_unit, 1)
-        self._learner = Learner(
+        self._learning = Learning(
             self._graph_session,
-            self._layout,
-            towers,
-            self._trainable,
-            optimizer,
-            minibatch_units=self._minibatch_units,
-            num_buffers=config.num_multi_gpu_tower_stacks,
-            grad_clip=config.grad_clip,
-            check_numerics=config.check_numerics,
-            jit_compile=config.jit_compile,
-        )
-        with self._graph_session.building():
-            slots = optimizer.variables()
-        self._graph_session.initialize([*slots, *self.coefficients.variables])
-        self._state = PolicyState(self._graph_session, self._weights, slots, self.coefficients)
-        self.view_requirements = used_views(
-            self._views, self.acting_columns, {*reads, *postprocessing_reads}
-        )
-        self.batch_divisibility_req = len(self._devices) * self._layout.rows_per_unit
-
-    def _tower(self, device: str | None, optimizer: Any) -> Tower:
-        return Tower(
-            device,
+            self,
             self.model,
-            self._trainable,
-            self.coefficients,
-            self._tower_loss,
-            lambda loss, variables: self.gradients(optimizer, loss, variables),
-            self._layout.batch_specs,
-            self._layout.max_seq_len,
-            compiles_itself=len(self._devices) > 1,
+            self.dist_class,
+            self._devices,
+            trained_specs(self._views, batch),
         )
-
-    def _tower_loss(self, train_batch: TrainBatch) -> LossOutput:
-        return self.loss(self.model, self.dist_class, train_batch)
+        self._state, self.coefficients = self._learning.state, self._learning.coefficients
+        self.view_requirements = used_views(
+            self._views, self.acting_columns, {*self._learning.reads, *postprocessing_reads}
+        )
+        self.batch_divisibility_req = len(self._devices) * self._learning.rows_per_unit
 
     def _try_postprocessing(self) -> tuple[SampleBatch, set[str]]:
         """Postprocesses a short made-up trajectory; gives it and the names that were read."""
@@ -833,69 +743,15 @@ class TFPolicy(Policy):
             lambda leaf, action: np.asarray(action).astype(leaf.dtype), self.action_space, actions
         )
 
-    def _train_leaves(self, samples: Mapping[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """What `on_learn_on_batch` has to say, and the arrays that learning takes."""
+    def _announced(self, samples: Mapping[str, Any]) -> tuple[SampleBatch, dict[str, Any]]:
+        """The batch that the callback has seen and may have changed, and what it has to say."""
         self._check_open()
         batch = SampleBatch(samples)
         metrics: dict[str, Any] = {}
         if type(self.callbacks).on_learn_on_batch is not DefaultCallbacks.on_learn_on_batch:
             batch = batch.copy()
             self.callbacks.on_learn_on_batch(policy=self, train_batch=batch, result=metrics)
-        batch = self.prepare_train_batch(batch)
-        if self._layout.max_seq_len is None:
-            leaves = self._layout.leaves(batch)
-            self._check_observations(batch)
-            return metrics, leaves
-        if "seq_lens" not in batch:
-            batch = SampleBatch(batch)
-            ends = sequence_ends(batch)
-            batch["seq_lens"] = sequence_lengths(ends, self._layout.max_seq_len)
-        leaves = self._layout.leaves(pad_batch(batch, self._layout.max_seq_len))
-        self._check_observations(batch)
-        return metrics, leaves
-
-    def _check_observations(self, batch: SampleBatch) -> None:
-        if SampleBatch.OBS in self._layout.specs:
-            leaves = flatten(self.observation_space, batch[SampleBatch.OBS])
-            self.model.check_observations(leaves)
-
-    def _update_coefficients(self) -> None:
-        scheduled = self.coefficients.scheduled(self.global_timestep)
-        current = self.coefficients.current
-        if any(current[name] != value for name, value in scheduled.items()):
-            self._state.set_coefficients(scheduled)
-
-    def _buffer(self, index: int) -> DeviceBuffer:
-        self._check_open()
-        buffers = self._learner.buffers
-        if not 0 <= index < len(buffers):
-            raise ValueError(f"`buffer_index` must be in 0 to {len(buffers) - 1}, got {index}.")
-        return buffers[index]
-
-    def _loaded_buffer(self, index: int) -> DeviceBuffer:
-        buffer = self._buffer(index)
-        if not buffer.num_units:
-            raise ValueError(
-                f"Buffer {index} is empty: call `load_batch_into_buffer` before learning from it."
-            )
-        return buffer
-
-    def _buffer_result(
-        self, stats: dict[str, float], buffer_index: int, num_rows: int, num_left_over: int
-    ) -> dict[str, Any]:
-        dropped = self._buffer(buffer_index).num_rows_dropped + num_left_over
-        metrics = self._custom_metrics[buffer_index]
-        return self._result(stats, metrics, int(num_rows), int(dropped))
-
-    def _result(
-        self, means: dict[str, float], metrics: dict[str, Any], num_rows: int, num_dropped: int
-    ) -> dict[str, Any]:
-        return {
-            LEARNER_STATS_KEY: {**self.stats(means), **self.coefficients.current},
-            "custom_metrics": metrics,
-            "num_rows": num_rows,
-            "num_rows_dropped": num_dropped,
-        }
+        return batch, metrics
 
 
 def _not_finite_text(feeds: Sequence[np.ndarray], extras: Mapping[str, np.ndarray]) -> str:

@@ -83,18 +83,26 @@ class TrainLayout:
         ]
 
     def num_valid(self, leaves: Sequence[Any]) -> Any:
-        """How many real rows `leaves` have, for arrays (an int) or tensors (an int32 scalar)."""
+        """How many rows are learned from, for arrays (an int) or tensors (an int32 scalar)."""
+        first = leaves[0]
+        if not tf.is_tensor(first):
+            return int(self.unit_rows(leaves).sum())
         if self.max_seq_len is None:
-            first = leaves[0]
-            return tf.shape(first)[0] if tf.is_tensor(first) else len(first)
-        seq_lens = leaves[self._leaf_names.index("seq_lens")]
-        return tf.reduce_sum(seq_lens) if tf.is_tensor(seq_lens) else int(np.sum(seq_lens))
+            return tf.shape(first)[0]
+        num_rows = tf.reduce_sum(leaves[self._leaf_names.index("seq_lens")])
+        if "burn_in" not in self._leaf_names:
+            return num_rows
+        warming_up = leaves[self._leaf_names.index("burn_in")]
+        return num_rows - tf.reduce_sum(tf.cast(warming_up, tf.int32))
 
     def unit_rows(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
-        """How many real rows each unit has, [U] int."""
+        """How many rows to learn from each unit has, [U] int."""
         if self.max_seq_len is None:
             return np.ones(len(leaves[0]), np.int64)
-        return leaves[self._leaf_names.index("seq_lens")]
+        seq_lens = leaves[self._leaf_names.index("seq_lens")]
+        if "burn_in" not in self._leaf_names:
+            return seq_lens
+        return seq_lens - leaves[self._leaf_names.index("burn_in")].sum(axis=1)
 
     def as_rows(self, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Flattens sequences to the rows that a loss sees; states and `seq_lens` stay."""

@@ -44,9 +44,9 @@ class Learner:
         num_buffers: How many batches can be loaded at once.
         grad_clip: Largest global norm of the averaged gradients; `None` for no limit.
         check_numerics: Whether an update that is not finite is refused.
-        jit_compile: Whether steps on loaded batches are compiled: the whole loop on one device,
-            each tower's gradients on several. Batches that are fed are never compiled, since each
-            number of rows would be compiled anew.
+        jit_compile: Whether steps on loaded batches are compiled: each tower's gradients where
+            towers compile themselves, else the whole loop. Batches that are fed are never compiled,
+            since each number of rows would be compiled anew.
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class Learner:
         self._grad_clip = grad_clip
         self._check_numerics = check_numerics
         self._compiled = jit_compile
-        # A compiled function runs on one device, so of several towers each is compiled.
-        self._compile_whole = jit_compile and len(towers) == 1
+        # A compiled function runs on one device, so of several towers each is compiled. The number
+        # of sequences differs from batch to batch, and each would compile the whole loop anew.
+        self._compile_whole = jit_compile and not any(tower.compiles_itself for tower in towers)
         # Traced once each, and called from all three ways to learn.
         self._gradients = tf.function(self._trace_gradients, autograph=False)
         self._step = tf.function(self._trace_step, autograph=False)

@@ -35,7 +35,8 @@ class TrainBatch(Mapping):
     """The columns of one tower, as the loss sees them.
 
     Attributes:
-        mask: [B] bool, false for padded rows; `None` when no row is padded.
+        mask: [B] bool, false for rows not to learn from: padding, and those that only warm up a
+            recurrent state. `None` when there are none.
         coefficients: Scheduled and adaptive scalars by name.
 
     Args:
@@ -101,8 +102,14 @@ class TowerOutput(NamedTuple):
 
 
 def sequence_mask(columns: Mapping[str, Any], max_seq_len: int) -> tf.Tensor:
-    """[S * T] bool: which rows of the sequences padded to T are real."""
-    return tf.reshape(tf.sequence_mask(columns["seq_lens"], max_seq_len), [-1])
+    """[S * T] bool: which rows of the sequences padded to T are learned from.
+
+    Those are the real ones, but for rows that `burn_in` says only warm up a state.
+    """
+    mask = tf.reshape(tf.sequence_mask(columns["seq_lens"], max_seq_len), [-1])
+    if "burn_in" not in columns:
+        return mask
+    return tf.logical_and(mask, tf.logical_not(columns["burn_in"]))
 
 
 class Tower:
@@ -137,6 +144,7 @@ class Tower:
         compiles_itself: bool,
     ):
         self.device = device
+        self.compiles_itself = compiles_itself
         self.stat_names: tuple[str, ...] = ()
         self.reduction = "mean"
         # For each variable, whether the loss depends on it.

@@ -6,9 +6,13 @@ import gymnasium as gym
 
 from tfpolicy.config import ModelConfig
 from tfpolicy.models.base import Model, ModelOutput
-from tfpolicy.models.complex_input import ComplexInput, has_images
-from tfpolicy.models.convolutional import Convolutional, is_image
+from tfpolicy.models.complex_input import ComplexInput
+from tfpolicy.models.convolutional import Convolutional
+from tfpolicy.models.encoder import Encoder
+from tfpolicy.models.encoders import encoder_class_for
+from tfpolicy.models.feed_forward import FeedForward
 from tfpolicy.models.fully_connected import FullyConnected
+from tfpolicy.models.recurrent import Recurrent
 
 __all__ = [
     "ComplexInput",
@@ -16,8 +20,14 @@ __all__ = [
     "FullyConnected",
     "Model",
     "ModelOutput",
+    "Recurrent",
     "model_for",
 ]
+
+_FEED_FORWARD: dict[type[Encoder], type[FeedForward]] = {
+    model_class.encoder_class: model_class
+    for model_class in (FullyConnected, Convolutional, ComplexInput)
+}
 
 
 def model_for(
@@ -40,6 +50,6 @@ def model_for(
 
 
 def _built_in(observation_space: gym.Space, config: ModelConfig) -> type[Model]:
-    if is_image(observation_space, config):
-        return Convolutional
-    return ComplexInput if has_images(observation_space, config) else FullyConnected
+    if config.use_lstm or config.use_gru:
+        return Recurrent
+    return _FEED_FORWARD[encoder_class_for(observation_space, config)]

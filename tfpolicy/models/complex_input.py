@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import gymnasium as gym
 import tensorflow as tf
-import tf_keras
 
 from tfpolicy.config import ModelConfig
 from tfpolicy.models.convolutional import ConvStack, is_image
@@ -56,12 +55,10 @@ class ComplexEncoder(Encoder):
                 rest.append(flatten_observation(leaf, value))
         return images if self._num_rest == 0 else [*images, tf.concat(rest, axis=1)]
 
-    def inputs(self) -> list[Any]:
-        """One for each image, and one for the rest if there is any."""
-        images = [tf_keras.Input(space.shape, name=name) for name, space in self._images.items()]
-        if self._num_rest == 0:
-            return images
-        return [*images, tf_keras.Input((self._num_rest,), name="observations")]
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The images, and one vector of the rest if there is any."""
+        images = {name: space.shape for name, space in self._images.items()}
+        return images if self._num_rest == 0 else {**images, "observations": (self._num_rest,)}
 
     def features(self, inputs: list[Any], value: bool = False) -> Any:
         """The last hidden layer."""
@@ -71,7 +68,7 @@ class ComplexEncoder(Encoder):
             parts[index] = stack(inputs[index], f"conv{kind}_{name.removeprefix('obs_')}_")
         joined = parts[0]
         if len(parts) > 1:
-            joined = tf_keras.layers.Concatenate(name=f"joined{kind}")(parts)
+            joined = self.layers.join(f"joined{kind}")(parts)
         return self.layers.hidden(
             joined, f"fc{kind}", config.fcnet_hiddens, config.fcnet_activation
         )

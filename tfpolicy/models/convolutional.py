@@ -69,9 +69,9 @@ class ImageEncoder(Encoder):
         """The image [B, H, W, C] float32, bytes scaled to [0, 1]."""
         return [scale_box(self._space, observation)]
 
-    def inputs(self) -> list[Any]:
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """The image."""
-        return [tf_keras.Input(self._space.shape, name="observations")]
+        return {"observations": self._space.shape}
 
     def features(self, inputs: list[Any], value: bool = False) -> Any:
         """The last convolution, flattened, or the last layer after it."""
@@ -88,7 +88,7 @@ class ImageEncoder(Encoder):
             return super().head(name, features, width, gain)
         point = tf_keras.layers.Reshape((1, 1, features.shape[-1]), name=f"{name}_in")(features)
         outputs = self.layers.conv(name, width, (1, 1), (1, 1), "same", None, gain)(point)
-        return tf_keras.layers.Flatten(name=f"{name}_flat")(outputs)
+        return self.layers.flatten(f"{name}_flat")(outputs)
 
 
 class Convolutional(FeedForward):
@@ -118,7 +118,7 @@ class ConvStack:
         self.size_out = _size_out(shape, self._filters, what)
 
     def __call__(self, image: Any, prefix: str) -> Any:
-        """New layers `<prefix>1..n` on a Keras tensor [B, H, W, C]; the result is flattened."""
+        """Calls layers `<prefix>1..n` on a Keras tensor [B, H, W, C]; the result is flattened."""
         last = len(self._filters)
         for index, (channels, kernel, stride) in enumerate(self._filters, start=1):
             padding = "valid" if index == last else "same"
@@ -126,7 +126,7 @@ class ConvStack:
                 f"{prefix}{index}", channels, kernel, stride, padding, self._activation, HIDDEN_GAIN
             )
             image = convolution(image)
-        return tf_keras.layers.Flatten(name=f"{prefix}_flat".replace("__", "_"))(image)
+        return self._layers.flatten(f"{prefix.removesuffix('_')}_flat")(image)
 
 
 def _filters_for(shape: tuple[int, ...], config: ModelConfig, what: str) -> list[ConvFilter]:

@@ -38,12 +38,20 @@ class Encoder(abc.ABC):
         """Prepares observations [B, ...] in the structure of the space: one tensor per input."""
 
     @abc.abstractmethod
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """For each of what `tensors` gives a name, and its shape without the batch dimension."""
+
     def inputs(self) -> list[Any]:
-        """New Keras inputs for what `tensors` gives."""
+        """New Keras inputs for what `tensors` gives, [B, ...] or, over time, [B, T, ...]."""
+        lead = (None,) if self.layers.over_time else ()
+        return [
+            tf_keras.Input((*lead, *shape), name=name)
+            for name, shape in self.input_shapes().items()
+        ]
 
     @abc.abstractmethod
     def features(self, inputs: list[Any], value: bool = False) -> Any:
-        """New layers on Keras tensors, up to the features [B, F].
+        """Calls layers on Keras tensors, up to the features [B, F] or [B, T, F].
 
         Args:
             inputs: What `inputs` gave.
@@ -67,10 +75,9 @@ class VectorEncoder(Encoder):
         """One vector [B, num_features]: discrete parts one-hot, images scaled, all flattened."""
         return [flatten_observation(self.observation_space, observation)]
 
-    def inputs(self) -> list[Any]:
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """The vector."""
-        width = num_features(self.observation_space)
-        return [tf_keras.Input((width,), name="observations")]
+        return {"observations": (num_features(self.observation_space),)}
 
     def features(self, inputs: list[Any], value: bool = False) -> Any:
         """The last hidden layer."""

@@ -16,22 +16,28 @@ VALUE_GAIN = 1.0
 
 
 class LayerMaker:
-    """Makes the layers of one model; weights start orthogonal.
+    """Makes the layers of one model, each name once; weights start orthogonal.
 
     Args:
         seed_of: Gives the seed of a layer by its name.
+
+    Attributes:
+        over_time: Whether layers are now asked for to be called on [B, T, ...].
     """
 
     def __init__(self, seed_of: Callable[[str], int]):
-        self.seed_of = seed_of
+        self.over_time = False
+        self._seed_of = seed_of
+        self._made: dict[str, Any] = {}
 
     def dense(self, name: str, width: int, activation: str | None, gain: float) -> Any:
-        """A fully connected layer."""
-        return tf_keras.layers.Dense(
-            width,
+        """A fully connected layer on the last axis."""
+        return self._layer(
+            tf_keras.layers.Dense,
+            name,
+            units=width,
             activation=activation,
             kernel_initializer=self._initializer(name, gain),
-            name=name,
         )
 
     def conv(
@@ -45,16 +51,26 @@ class LayerMaker:
         gain: float,
     ) -> Any:
         """A convolution over [B, H, W, C]."""
-        return tf_keras.layers.Conv2D(
-            channels,
-            kernel,
-            stride,
-            padding,
+        convolution = self._layer(
+            tf_keras.layers.Conv2D,
+            name,
+            filters=channels,
+            kernel_size=kernel,
+            strides=stride,
+            padding=padding,
             data_format="channels_last",
             activation=activation,
             kernel_initializer=self._initializer(name, gain),
-            name=name,
         )
+        return self._each_step(convolution)
+
+    def flatten(self, name: str) -> Any:
+        """Makes one vector of [B, H, W, C]."""
+        return self._each_step(self._layer(tf_keras.layers.Flatten, name))
+
+    def join(self, name: str) -> Any:
+        """Concatenates vectors."""
+        return self._layer(tf_keras.layers.Concatenate, name)
 
     def hidden(self, features: Any, prefix: str, widths: Sequence[int], activation: str) -> Any:
         """Fully connected layers `<prefix>_1..n` on `features`."""
@@ -63,7 +79,17 @@ class LayerMaker:
         return features
 
     def _initializer(self, name: str, gain: float) -> Any:
-        return tf_keras.initializers.Orthogonal(gain, seed=self.seed_of(name))
+        return tf_keras.initializers.Orthogonal(gain, seed=self._seed_of(name))
+
+    def _layer(self, layer_class: Any, name: str, **options: Any) -> Any:
+        if name not in self._made:
+            self._made[name] = layer_class(name=name, **options)
+        return self._made[name]
+
+    def _each_step(self, layer: Any) -> Any:
+        if not self.over_time:
+            return layer
+        return tf_keras.layers.TimeDistributed(layer, name=layer.name)
 
 
 def free_log_std(num_outputs: int) -> tf.Variable:

@@ -1,0 +1,17 @@
+"""Which encoder is for which observations."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+
+from tfpolicy.config import ModelConfig
+from tfpolicy.models.complex_input import ComplexEncoder, has_images
+from tfpolicy.models.convolutional import ImageEncoder, is_image
+from tfpolicy.models.encoder import Encoder, VectorEncoder
+
+
+def encoder_class_for(space: gym.Space, config: ModelConfig) -> type[Encoder]:
+    """Images go through convolutions, everything else through fully connected layers."""
+    if is_image(space, config):
+        return ImageEncoder
+    return ComplexEncoder if has_images(space, config) else VectorEncoder
