@@ -139,13 +139,12 @@ def test_policies_that_come_and_go_leave_little_memory_behind():  # f7
         with Regression(OBS, THREE, {"model": TINY}) as policy:
             policy.learn_on_batch(regression_batch(3))
 
-    for _ in range(2):
-        come_and_go()
+    come_and_go()
     before = resident_bytes()
-    for _ in range(4):
+    for _ in range(3):
         come_and_go()
     # Graphs that stayed would be over 10 MB each.
-    assert (resident_bytes() - before) / 4 < 5 * MEGABYTE
+    assert (resident_bytes() - before) / 3 < 5 * MEGABYTE
 
 
 def run_in_threads(functions):
@@ -230,7 +229,6 @@ def test_a_policy_can_be_built_and_used_on_any_thread():  # f10
 
     first, second = run_in_threads([use, use])
     assert_equal(first, second)
-    assert_equal(use(), first)
 
 
 def test_a_policy_is_built_and_used_within_other_graphs_and_leaves_them_alone():  # f13, a28
@@ -303,27 +301,28 @@ def test_a_fork_of_a_live_session_is_told_what_to_do(policy):
 
 CLOSED = {
     **FORKED,
+    "learn_on_batch": lambda p: p.learn_on_batch(regression_batch(4)),
+    "load_batch_into_buffer": lambda p: p.load_batch_into_buffer(regression_batch(4)),
     "compute_actions_from_input_dict": lambda p: p.compute_actions_from_input_dict(
         {"obs": ppo_batch(2)["obs"]}
     ),
     "compute_log_likelihoods": lambda p: p.compute_log_likelihoods([0], ppo_batch(1)["obs"]),
     "compute_values": lambda p: p.compute_values({"obs": ppo_batch(1)["obs"]}),
-    "compute_gradients": lambda p: p.compute_gradients(ppo_batch(4)),
+    "compute_gradients": lambda p: p.compute_gradients(regression_batch(4)),
     "apply_gradients": lambda p: p.apply_gradients([]),
     "get_num_samples_loaded_into_buffer": lambda p: p.get_num_samples_loaded_into_buffer(),
     "learn_on_loaded_batch": lambda p: p.learn_on_loaded_batch(),
     "learn_on_buffer": lambda p: p.learn_on_buffer(),
     "set_weights": lambda p: p.set_weights({}),
-    "set_coefficient": lambda p: p.set_coefficient("kl_coeff", 1.0),
-    "on_train_batch_end": lambda p: p.on_train_batch_end({"kl": 1.0}),
+    "set_coefficient": lambda p: p.set_coefficient("lr", 1.0),
     "pickling": lambda p: p.__reduce__(),
 }
 
 
 @pytest.fixture(scope="module")
 def closed():
-    with small_policy("ppo") as made:
-        made.load_batch_into_buffer(ppo_batch(8))
+    with Regression(OBS, THREE, {"model": TINY}) as made:
+        made.load_batch_into_buffer(regression_batch(8))
         made.compute_actions(ppo_batch(2)["obs"])
     return made
 

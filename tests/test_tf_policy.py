@@ -333,18 +333,36 @@ def test_arguments_overrule_the_config_about_unsquashing_and_clipping(policies):
     np.testing.assert_array_equal(act(unsquash_actions=False, clip_actions=True), clipped)
 
 
-def test_without_normalizing_actions_are_the_environments_own(policies):
-    space = S.Box(-2, 5, (2,))
-    with small_policy("pg", OBS, space, normalize_actions=False, clip_actions=True) as policy:
-        obs = ppo_batch(1)["obs"]
-        own, _, extras = policy.compute_actions(obs)
-        assert policy.dist_class.space == space
-        found = policy.compute_log_likelihoods(own, obs, actions_normalized=False)
-        np.testing.assert_allclose(found, extras["action_logp"], rtol=1e-4, atol=1e-5)
-        actions = [policy.compute_single_action(obs[0])[0] for _ in range(30)]
-        assert all(space.contains(action) for action in actions)
-        free = [policy.compute_single_action(obs[0], clip_actions=False)[0] for _ in range(100)]
-        assert any(not space.contains(action) for action in free)
+@pytest.fixture(scope="module")
+def unscaled():
+    """Acts in the environment's own space, and does not explore by default."""
+    config = {"normalize_actions": False, "clip_actions": True, "explore": False}
+    with small_policy("pg", OBS, S.Box(-2, 5, (2,)), **config) as policy:
+        yield policy
+
+
+def test_without_normalizing_actions_are_the_environments_own(unscaled):
+    obs, space = ppo_batch(1)["obs"], unscaled.action_space
+    assert unscaled.dist_class.space == space
+    own, _, extras = unscaled.compute_actions(obs, explore=True)
+    found = unscaled.compute_log_likelihoods(own, obs, actions_normalized=False)
+    np.testing.assert_allclose(found, extras["action_logp"], rtol=1e-4, atol=1e-5)
+
+    def draws(**options):
+        return [
+            unscaled.compute_single_action(obs[0], explore=True, **options)[0] for _ in range(100)
+        ]
+
+    assert all(space.contains(action) for action in draws())
+    assert any(not space.contains(action) for action in draws(clip_actions=False))
+
+
+def test_a_policy_may_act_without_exploring_by_default(unscaled):
+    obs, timestep = ppo_batch(30)["obs"], unscaled.global_timestep
+    found = unscaled.compute_actions(obs)
+    assert_equal(found, unscaled.compute_actions(obs, explore=False))
+    assert unscaled.global_timestep == timestep
+    assert (unscaled.compute_actions(obs, explore=True)[0] != found[0]).any()
 
 
 # Seeds.
@@ -391,8 +409,8 @@ def test_another_seed_gives_other_weights_and_no_global_seed_is_touched(plain):
     expected = np.random.random(), tf.random.uniform([]).numpy()
     np.random.seed(3)
     tf.random.set_seed(3)
-    with small_policy("ppo", OBS, S.Discrete(3, start=-1), seed=2) as policy:
-        policy.learn_on_batch(good_batch())
+    with Regression(OBS, S.Discrete(3, start=-1), {"model": TINY, "seed": 2}) as policy:
+        policy.learn_on_batch(regression_batch(4))
         policy.compute_actions(OBS3)
         assert (np.random.random(), tf.random.uniform([]).numpy()) == expected
         weights = plain.policy.get_weights()
@@ -400,7 +418,7 @@ def test_another_seed_gives_other_weights_and_no_global_seed_is_touched(plain):
         assert all((weights[name] != policy.get_weights()[name]).any() for name in kernels)
 
 
-def test_without_a_seed_policies_differ_and_still_can_be_continued():
+def test_policies_without_a_seed_differ_can_be_continued_and_say_to_load_before_learning():
     config = {"model": TINY}
     first, second = (Regression(OBS, THREE, config) for _ in range(2))
     with first, second:
@@ -408,6 +426,11 @@ def test_without_a_seed_policies_differ_and_still_can_be_continued():
         second.set_state(first.get_state())
         obs = ppo_batch(50)["obs"]
         assert_equal(second.compute_actions(obs), first.compute_actions(obs))
+        # Neither was ever loaded.
+        assert second.get_num_samples_loaded_into_buffer() == 0
+        for learn in (second.learn_on_loaded_batch, second.learn_on_buffer):  # j6
+            with pytest.raises(ValueError, match="Buffer 0 is empty: call `load_batch_into_buf"):
+                learn()
 
 
 def test_the_sampled_actions_of_two_calls_differ_and_rows_are_independent(plain):
@@ -454,16 +477,6 @@ def test_exploration_follows_the_timestep_that_is_given_or_counted():
         assert policy.global_timestep == 1800
         assert policy.get_exploration_state()["epsilon"] == 0.0
         assert (policy.compute_actions(obs)[0] == greedy).all()
-
-
-def test_a_policy_may_act_without_exploring_by_default():
-    with small_policy("pg", explore=False) as policy:
-        obs = ppo_batch(30)["obs"]
-        assert_equal(policy.compute_actions(obs), policy.compute_actions(obs, explore=False))
-        assert policy.global_timestep == 0
-        assert (
-            policy.compute_actions(obs, explore=True)[0] != policy.compute_actions(obs)[0]
-        ).any()
 
 
 def test_learning_uses_the_rate_of_the_schedule_and_says_so():  # j13
@@ -882,16 +895,6 @@ def test_columns_of_nested_observations_are_named_when_learning(policies):
     made.assert_unchanged()
 
 
-def test_learning_before_loading_says_to_load_first():  # j6
-    with Regression(OBS, THREE, {"model": TINY}) as policy:
-        assert policy.get_num_samples_loaded_into_buffer() == 0
-        for learn in (policy.learn_on_loaded_batch, policy.learn_on_buffer):
-            with pytest.raises(
-                ValueError, match="Buffer 0 is empty: call `load_batch_into_buffer`"
-            ):
-                learn()
-
-
 @pytest.mark.parametrize(
     ("spaces", "config", "error", "text"),
     [
@@ -935,7 +938,7 @@ def test_what_no_policy_can_be_built_of_is_refused_with_the_reason(spaces, confi
         small_policy("pg", *spaces, **config)
 
 
-def test_after_a_failed_build_policies_are_built_as_before(plain):
+def test_a_failed_build_leaves_nothing_behind():
     class Broken(Regression):
         def loss(self, model, dist_class, train_batch):
             return train_batch["no_such_column"]
@@ -944,8 +947,6 @@ def test_after_a_failed_build_policies_are_built_as_before(plain):
     with pytest.raises(KeyError, match="no column 'no_such_column'.*: rewards, .*new_obs"):
         Broken(OBS, THREE, {"model": TINY})
     assert tf.compat.v1.get_default_graph() is default and tf.executing_eagerly()
-    with Regression(OBS, S.Discrete(3, start=-1), {"model": TINY, "seed": 1}) as policy:
-        assert_equal(policy.get_weights(), plain.policy.get_weights())
 
 
 # What a policy reads.
