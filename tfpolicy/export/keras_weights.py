@@ -101,7 +101,8 @@ def _layout(observation_space: gym.Space, action_space: gym.Space, config: Polic
                 if layer.weights
             }
             if sorted(v for layer in layers.values() for v in layer.values()) == sorted(names):
-                return _Layout(layers, keras_model.to_json())
+                # Keras 3 refuses this argument of recurrent layers, even at its default.
+                return _Layout(layers, keras_model.to_json().replace('"time_major": false, ', ""))
     layers = {}
     for name in names:
         layer = name.rpartition("/")[0]

@@ -87,34 +87,31 @@ class Recurrent(Model):
         return [np.zeros(units, np.float32) for cell in self.cells for _ in range(cell.num_states)]
 
     def keras_model(self) -> tf_keras.Model:
-        """The network on sequences [B, T, ...], with the states before them as further inputs."""
+        """The network on whole sequences [B, T, ...], from the initial state on.
+
+        Outputs are those of each step, and the states after the last. There are no states as
+        inputs: Keras 3 cannot read a model with them from a file.
+        """
         layers = self._encoder.layers
         layers.over_time = True
         inputs = self._encoder.inputs()
-        previous = [tf_keras.Input((None, self._previous.width), name="previous")]
-        previous = previous if self._previous.width else []
-        state_inputs: list[Any] = []
+        previous = []
+        if self._previous.width:
+            previous = [tf_keras.Input((None, self._previous.width), name="previous")]
+        hidden: list[Any] = []
         states: list[Any] = []
-        hidden = []
         for value, cell in zip(self._kinds, self.cells, strict=True):
-            before = [
-                tf_keras.Input((self.config.lstm_cell_size,), name=f"state_in_{len(states) + i}")
-                for i in range(cell.num_states)
-            ]
             features = self._encoder.features(inputs, value)
             if previous:
                 features = layers.join(f"{cell.layer.name}_in")([features, *previous])
-            outputs, *after = cell.layer(features, initial_state=before)
-            state_inputs += before
-            states += after
+            outputs, *after = cell.layer(features)
             hidden.append(outputs)
+            states += after
         outputs = self.logits(hidden[0])
         if self.log_std is not None:
             outputs = keras_log_std(outputs)
         return tf_keras.Model(
-            [*inputs, *previous, *state_inputs],
-            [outputs, self.values(hidden[-1]), *states],
-            name="recurrent",
+            [*inputs, *previous], [outputs, self.values(hidden[-1]), *states], name="recurrent"
         )
 
     def _cell(self, network: tf_keras.Model, value: bool) -> Cell:
