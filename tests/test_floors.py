@@ -45,6 +45,8 @@ FLOORS = {
     "description": 4,
     "export": 4,
     "policy_state": 4,
+    "hooks": 4,
+    "learning": 4,
     # The policy that wires them.
     "tf_policy": 5,
     # Leaves.

@@ -81,7 +81,7 @@ def test_the_whole_batch_is_prepared_before_it_is_learned_from_or_loaded(full):
 
 
 def test_the_optimizer_and_the_gradients_are_those_of_the_hooks(full):
-    names = [variable.name.removesuffix(":0") for variable in full._trainable]
+    names = list(full.trainable_names)
     accumulated = dict.fromkeys(names, 0.0)
     for _ in range(3):
         gradients, _ = full.compute_gradients(regression_batch(6))

@@ -1,0 +1,217 @@
+"""How a policy learns: from batches at hand, and from batches that lie on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpolicy.coefficient import Coefficients
+from tfpolicy.distributions import ActionDistribution
+from tfpolicy.graph.buffer import DeviceBuffer
+from tfpolicy.graph.discovery import columns_read
+from tfpolicy.graph.layout import TrainLayout
+from tfpolicy.graph.learner import Learner
+from tfpolicy.graph.placeholders import ColumnSpec
+from tfpolicy.graph.session import GraphSession, variable_names
+from tfpolicy.graph.towers import LossOutput, Tower, TrainBatch, with_model_losses
+from tfpolicy.hooks import PolicyHooks
+from tfpolicy.models import Model
+from tfpolicy.policy import LEARNER_STATS_KEY
+from tfpolicy.policy_state import PolicyState
+from tfpolicy.sample_batch import SampleBatch
+from tfpolicy.schedules import make_schedule
+from tfpolicy.sequences import padded_sequences
+from tfpolicy.spaces import flatten
+
+
+class Learning:
+    """The learner of one policy, what it takes, and what it reports.
+
+    Args:
+        graph_session: The policy's graph, with the model's variables in it.
+        hooks: The policy's loss and what belongs to it.
+        model: The model.
+        dist_class: Its action distribution.
+        devices: One for each tower.
+        specs: The columns that the loss may read.
+
+    Attributes:
+        reads: Names of the columns that learning reads.
+        layout: How these columns lie in memory.
+        trainable_names: Names of the variables that gradients are aligned with.
+        coefficients: Scheduled and adaptive scalars.
+        state: The variables that learning changes.
+    """
+
+    def __init__(
+        self,
+        graph_session: GraphSession,
+        hooks: PolicyHooks,
+        model: Model,
+        dist_class: ActionDistribution,
+        devices: Sequence[str | None],
+        specs: Mapping[str, ColumnSpec],
+    ):
+        self._hooks, self._model, self._dist_class = hooks, model, dist_class
+        self._custom_metrics: dict[int, dict[str, Any]] = {}
+        config = hooks.config
+        get = graph_session.graph.get_collection
+        weights = get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        trainable = get(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+        self.trainable_names = variable_names(trainable)
+        states = [f"state_in_{index}" for index in range(len(model.initial_state()))]
+        max_seq_len = config.model.max_seq_len if states else None
+        self._burn_in = config.model.burn_in if states else 0
+        if self._burn_in:
+            specs = {**specs, "burn_in": tf.TensorSpec([], tf.bool)}
+        with graph_session.building():
+            rate = make_schedule(config.lr if config.lr_schedule is None else config.lr_schedule)
+            self.coefficients = Coefficients({"lr": rate, **hooks.coefficient_sources()})
+            optimizer = hooks.optimizer(self.coefficients["lr"].read_value)
+            reads = columns_read(self._tower_loss, specs, self.coefficients, max_seq_len)
+            self.reads = [*reads, *states]
+            self.layout = TrainLayout({name: specs[name] for name in self.reads}, max_seq_len)
+            towers = [
+                Tower(
+                    device,
+                    model,
+                    trainable,
+                    self.coefficients,
+                    self._tower_loss,
+                    lambda loss, variables: hooks.gradients(optimizer, loss, variables),
+                    self.layout.batch_specs,
+                    max_seq_len,
+                    compiles_itself=len(devices) > 1 or max_seq_len is not None,
+                )
+                for device in devices
+            ]
+        self.rows_per_unit = self.layout.rows_per_unit
+        self._minibatch_units = max(config.minibatch_size // len(devices) // self.rows_per_unit, 1)
+        self._learner = Learner(
+            graph_session,
+            self.layout,
+            towers,
+            trainable,
+            optimizer,
+            minibatch_units=self._minibatch_units,
+            num_buffers=config.num_multi_gpu_tower_stacks,
+            grad_clip=config.grad_clip,
+            check_numerics=config.check_numerics,
+            jit_compile=config.jit_compile,
+        )
+        with graph_session.building():
+            slots = optimizer.variables()
+        graph_session.initialize([*slots, *self.coefficients.variables])
+        self.state = PolicyState(graph_session, weights, slots, self.coefficients)
+
+    def learn_on_batch(self, batch: SampleBatch, metrics: dict[str, Any]) -> dict[str, Any]:
+        """One step on all rows; `metrics` are part of the result."""
+        leaves = self._leaves(batch)
+        stats = self._learner.learn_on_leaves(leaves)
+        return self._result(stats, metrics, self.layout.num_valid(leaves), 0)
+
+    def compute_gradients(
+        self, batch: SampleBatch, metrics: dict[str, Any]
+    ) -> tuple[list[np.ndarray | None], dict[str, Any]]:
+        """The gradients of one step on all rows, and its result."""
+        leaves = self._leaves(batch)
+        gradients, stats = self._learner.gradients_of_leaves(leaves)
+        return gradients, self._result(stats, metrics, self.layout.num_valid(leaves), 0)
+
+    def apply_gradients(self, gradients: Sequence[np.ndarray | None]) -> None:
+        """One step along given gradients."""
+        self._learner.apply_gradients(gradients)
+
+    def load(self, batch: SampleBatch, metrics: dict[str, Any], buffer_index: int) -> None:
+        """Copies what learning reads onto the devices; `metrics` become part of every result."""
+        buffer = self._buffer(buffer_index)
+        leaves = self._leaves(batch)
+        buffer.load(leaves, self.layout.unit_rows(leaves))
+        self._custom_metrics[buffer_index] = metrics
+
+    def num_loaded(self, buffer_index: int) -> int:
+        """Rows per device, padding included."""
+        return self._buffer(buffer_index).num_units * self.rows_per_unit
+
+    def learn_on_loaded(self, offset: int, buffer_index: int) -> dict[str, Any]:
+        """One step on the minibatch that begins at row `offset` of every device."""
+        buffer = self._buffer(buffer_index)
+        first = offset // self.rows_per_unit
+        stats = self._learner.learn_on_loaded(buffer_index, first)
+        num_rows = buffer.unit_rows[first : first + self._minibatch_units].sum()
+        return self._buffer_result(stats, buffer_index, num_rows, 0)
+
+    def learn_on_buffer(
+        self, num_epochs: int, seed: np.ndarray, shuffle: bool, buffer_index: int
+    ) -> dict[str, Any]:
+        """All epochs of minibatch SGD; statistics and rows are those of the last epoch."""
+        buffer = self._buffer(buffer_index)
+        stats, units = self._learner.learn_on_buffer(buffer_index, num_epochs, seed, shuffle)
+        num_rows = buffer.unit_rows[units].sum()
+        return self._buffer_result(stats, buffer_index, num_rows, buffer.unit_rows.sum() - num_rows)
+
+    def check_loaded(self, buffer_index: int) -> None:
+        """Raises a `ValueError` if there is nothing to learn from in a buffer."""
+        if not self._buffer(buffer_index).num_units:
+            raise ValueError(
+                f"Buffer {buffer_index} is empty: call `load_batch_into_buffer` before learning "
+                f"from it."
+            )
+
+    def check_offset(self, offset: int, buffer_index: int) -> None:
+        """Raises a `ValueError` if no minibatch begins at row `offset` of a buffer."""
+        self.check_loaded(buffer_index)
+        num_rows = self.num_loaded(buffer_index)
+        if not 0 <= offset < num_rows or offset % self.rows_per_unit:
+            multiple = f", a multiple of {self.rows_per_unit}" if self.rows_per_unit > 1 else ""
+            raise ValueError(f"`offset` must be in 0 to {num_rows - 1}{multiple}, got {offset}.")
+
+    def follow_schedules(self, timestep: int) -> None:
+        """Sets the scheduled coefficients to what they are at a timestep."""
+        scheduled = self.coefficients.scheduled(timestep)
+        current = self.coefficients.current
+        if any(current[name] != value for name, value in scheduled.items()):
+            self.state.set_coefficients(scheduled)
+
+    def _tower_loss(self, train_batch: TrainBatch) -> LossOutput:
+        output = self._hooks.loss(self._model, self._dist_class, train_batch)
+        return with_model_losses(output, self._model, train_batch)
+
+    def _leaves(self, batch: SampleBatch) -> list[np.ndarray]:
+        """The arrays that learning takes out of a batch."""
+        batch = self._hooks.prepare_train_batch(batch)
+        columns: Mapping[str, Any] = batch
+        if self.layout.max_seq_len is not None:
+            columns = padded_sequences(batch, self.layout.max_seq_len, self._burn_in)
+        leaves = self.layout.leaves(columns)
+        if SampleBatch.OBS in self.layout.specs:
+            self._model.check_observations(
+                flatten(self._model.observation_space, batch[SampleBatch.OBS])
+            )
+        return leaves
+
+    def _buffer(self, index: int) -> DeviceBuffer:
+        buffers = self._learner.buffers
+        if not 0 <= index < len(buffers):
+            raise ValueError(f"`buffer_index` must be in 0 to {len(buffers) - 1}, got {index}.")
+        return buffers[index]
+
+    def _buffer_result(
+        self, stats: dict[str, float], buffer_index: int, num_rows: int, num_left_over: int
+    ) -> dict[str, Any]:
+        dropped = self._buffer(buffer_index).num_rows_dropped + num_left_over
+        metrics = self._custom_metrics[buffer_index]
+        return self._result(stats, metrics, int(num_rows), int(dropped))
+
+    def _result(
+        self, means: dict[str, float], metrics: dict[str, Any], num_rows: int, num_dropped: int
+    ) -> dict[str, Any]:
+        return {
+            LEARNER_STATS_KEY: {**self._hooks.stats(means), **self.coefficients.current},
+            "custom_metrics": metrics,
+            "num_rows": num_rows,
+            "num_rows_dropped": num_dropped,
+        }
