@@ -7,7 +7,7 @@ import difflib
 import functools
 import numbers
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from tfpolicy.callbacks import DefaultCallbacks
@@ -144,7 +144,8 @@ class ModelConfig(Config):
     max_seq_len: int = setting(20, low=1)
     # How many of them only bring the state up to date, where others of the episode precede.
     burn_in: int = setting(0, low=0)
-    custom_model: type | None = None
+    # A subclass of `Model` or of `tf_keras.Model`, or a function of the columns.
+    custom_model: Callable | None = None
     custom_model_config: dict = setting({})
     custom_action_dist: str | type | None = None
     # Arguments of the distribution's constructor, for example its temperature.

@@ -61,6 +61,13 @@ class TrainBatch(Mapping):
         """The mean of `values` [B] over the valid rows."""
         return masked_mean(values, self.mask)
 
+    @property
+    def num_rows(self) -> tf.Tensor:
+        """How many rows are valid, a scalar float32."""
+        if self.mask is not None:
+            return tf.reduce_sum(tf.cast(self.mask, tf.float32))
+        return tf.cast(tf.shape(tf.nest.flatten(self["obs"])[0])[0], tf.float32)
+
     def __getitem__(self, name: str) -> Any:
         if name == "dones" and "dones" not in self._columns:
             return tf.logical_or(self["terminateds"], self["truncateds"])
@@ -80,6 +87,24 @@ class TrainBatch(Mapping):
 
     def __len__(self) -> int:
         return len(self._columns)
+
+
+def with_model_losses(output: LossOutput, model: Model, batch: TrainBatch) -> LossOutput:
+    """Adds the losses and metrics that a model has of its own.
+
+    Raises:
+        ValueError: One of them has the name of another statistic.
+    """
+    losses, metrics = model.losses(batch), model.metrics(batch)
+    stats = dict(output.stats)
+    total = output.loss
+    for name, values in [*losses.items(), *metrics.items()]:
+        if name in stats:
+            raise ValueError(f"Two statistics are named {name!r}; rename the one of the model.")
+        stats[name] = batch.mean(values) if values.shape.rank else values
+    for name in losses:
+        total += stats[name] * (batch.num_rows if output.reduction == "sum" else 1.0)
+    return output._replace(loss=total, stats=stats)
 
 
 class FixedColumns(dict):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import gymnasium as gym
 
 from tfpolicy.config import ModelConfig
 from tfpolicy.models.base import Model, ModelOutput
 from tfpolicy.models.complex_input import ComplexInput
 from tfpolicy.models.convolutional import Convolutional
+from tfpolicy.models.custom import custom_model_class
 from tfpolicy.models.encoder import Encoder
 from tfpolicy.models.encoders import encoder_class_for
 from tfpolicy.models.feed_forward import FeedForward
@@ -40,12 +43,14 @@ def model_for(
     """Builds the model that `config` describes, in the current default graph.
 
     Raises:
-        TypeError: `custom_model` is not a subclass of `Model`.
+        TypeError: `custom_model` is neither a subclass of `Model` or of `tf_keras.Model`, nor a
+            function.
         ValueError: The observation is an image for which no network is known.
     """
-    model_class = config.custom_model or _built_in(observation_space, config)
-    if not issubclass(model_class, Model):
-        raise TypeError(f"`custom_model` must be a subclass of `Model`, got {model_class!r}.")
+    if config.custom_model is None:
+        model_class: Callable[..., Model] = _built_in(observation_space, config)
+    else:
+        model_class = custom_model_class(config.custom_model)
     return model_class(observation_space, action_space, num_outputs, config, seed)
 
 

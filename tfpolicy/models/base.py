@@ -78,6 +78,23 @@ class Model(abc.ABC):
         """Columns that this model reads beside the usual ones."""
         return {}
 
+    def losses(self, columns: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Losses of the model's own by name, which are added to that of the policy.
+
+        Args:
+            columns: Those of a train batch; reading one makes it an input. Calling the model on
+                them once more costs nothing: equal operations are merged.
+
+        Returns:
+            Losses of each row, [B] float32, or scalars that belong to no row; they are averaged
+            over the valid rows, reported under their names, and not weighted any further.
+        """
+        return {}
+
+    def metrics(self, columns: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """What is reported beside the losses: values of each row, [B] float32, or scalars."""
+        return {}
+
     def keras_model(self) -> tf_keras.Model | None:
         """A Keras model of all variables, for files that Keras opens; `None` if there is none.
 

@@ -42,8 +42,7 @@ class Masked(Model):
 
     def __call__(self, columns: Mapping[str, Any]) -> ModelOutput:
         """Builds the forward pass of the inner model on `columns["obs"]` without the mask."""
-        names = {*_OBSERVATIONS, *self._observation_views()}
-        output = self.inner(_InnerColumns(columns, names, self._mask.observations_key))
+        output = self.inner(self._inner_columns(columns))
         logits = mask_logits(output.dist_inputs, self._mask.allowed(columns["obs"]))
         return output._replace(dist_inputs=logits)
 
@@ -59,6 +58,14 @@ class Masked(Model):
         """Those of the inner model; what it sees of observations has the mask beside it."""
         return {**self.inner.view_requirements(), **self._observation_views()}
 
+    def losses(self, columns: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Those of the inner model."""
+        return self.inner.losses(self._inner_columns(columns))
+
+    def metrics(self, columns: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Those of the inner model."""
+        return self.inner.metrics(self._inner_columns(columns))
+
     def keras_model(self) -> tf_keras.Model | None:
         """That of the inner model: its outputs are not masked."""
         return self.inner.keras_model()
@@ -70,6 +77,10 @@ class Masked(Model):
         """Within this context the inner model computes with `values`."""
         with self.inner.reading(variables, values) as readings:
             yield readings
+
+    def _inner_columns(self, columns: Mapping[str, Any]) -> _InnerColumns:
+        names = {*_OBSERVATIONS, *self._observation_views()}
+        return _InnerColumns(columns, names, self._mask.observations_key)
 
     def _observation_views(self) -> dict[str, ViewRequirement]:
         return {
