@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium.vector import SyncVectorEnv
-from small_policies import OBS, Recurrent, small_policy
+from small_policies import OBS, small_policy
 
 from tfpolicy.columns import map_column
 from tfpolicy.models import FullyConnected
@@ -282,20 +282,6 @@ def test_a_rollout_gives_the_environment_its_own_actions(policy):
     logp = policy.compute_log_likelihoods(batch["actions"], batch["obs"])
     np.testing.assert_allclose(logp, batch["action_logp"], rtol=1e-5)
     assert np.isfinite(list(policy.learn_on_batch(batch)["learner_stats"].values())).all()
-
-
-def test_padded_sequences_of_nested_actions_are_learned_from():
-    model = {"fcnet_hiddens": [4], "custom_model": Recurrent, "max_seq_len": 5}
-    with small_policy(action_space=ACTIONS, model=model) as policy:
-        batch = train_batch(policy, 8)
-        batch["state_in_0"] = np.zeros((8, 4), np.float32)
-        padded = {**batch, "seq_lens": np.array([3, 5], np.int32)}
-        stats = policy.compute_gradients(padded)[1]["learner_stats"]
-        assert np.isfinite(list(stats.values())).all()
-        # As many rows, none of them padding.
-        whole = {name: tf.nest.map_structure(lambda c: c[3:], batch[name]) for name in batch}
-        whole["seq_lens"] = np.array([5], np.int32)
-        assert policy.compute_gradients(whole)[1]["num_rows"] == 5
 
 
 def test_a_random_start_and_noise_act_within_the_space():

@@ -156,18 +156,6 @@ def test_probabilities_of_masked_actions_are_zero_and_finite(policy):
     np.testing.assert_allclose(logp, np.full(5, -1e9), rtol=1e-6)
 
 
-def test_two_towers_learn_as_one(nested):
-    batch = train_batch(nested, observe_nested(32))
-    towers = {"num_gpus": 2, "fake_gpus": True}
-    with small_policy(obs_space=NESTED_OBS, action_space=NESTED, **towers) as two:
-        two.set_weights(nested.get_weights())
-        gradients = [each.compute_gradients(batch)[0] for each in (nested, two)]
-        for expected, gradient in zip(*gradients, strict=True):
-            np.testing.assert_allclose(gradient, expected, atol=1e-6)
-        assert two.load_batch_into_buffer(batch) == 16
-        assert np.isfinite(list(two.learn_on_buffer()["learner_stats"].values())).all()
-
-
 def test_a_row_without_a_legal_action_is_named_before_anything_happens(policy):
     obs = observe(6)
     batch = train_batch(policy, obs)
@@ -272,17 +260,19 @@ def test_a_model_sees_past_observations_without_their_masks_under_any_names():
 
 
 def test_padding_without_legal_actions_enters_nothing():
-    # Sequences of 3 and 5 rows padded to 5: the mask of the padding is 0 everywhere.
+    # Sequences of 3 and 5 rows padded to 5: the mask of the padding is 0 everywhere, and its action
+    # is 0, which the space does not have.
+    space = S.Dict({**NESTED.spaces, "way": S.Discrete(4, start=2)})
     model = {"fcnet_hiddens": [4], "custom_model": Recurrent, "max_seq_len": 5}
-    with small_policy(obs_space=OBS, action_space=FIVE, model=model) as policy:
-        batch = train_batch(policy, observe(8))
+    with small_policy(obs_space=NESTED_OBS, action_space=space, model=model) as policy:
+        batch = train_batch(policy, observe_nested(8))
         batch["state_in_0"] = np.zeros((8, 4), np.float32)
         batch["seq_lens"] = np.array([3, 5], np.int32)
         gradients, result = policy.compute_gradients(batch)
         assert all(np.isfinite(gradient).all() for gradient in gradients)
         assert np.isfinite(list(result["learner_stats"].values())).all()
-        batch["obs"]["action_mask"][6] = 0
-        with pytest.raises(ValueError, match="row 6"):
+        batch["obs"]["action_mask"]["way"][6] = 0
+        with pytest.raises(ValueError, match="`obs_action_mask_way`: .* row 6"):
             policy.learn_on_batch(batch)
 
 
