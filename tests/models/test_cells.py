@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpolicy.models.cells import GRU, LSTM, run
+from tfpolicy.models.cells import GRU, LSTM
+from tfpolicy.models.stateful import Sequences
 
 INPUTS, UNITS = 3, 4
 LENGTHS = np.int32([4, 1, 3])
@@ -48,7 +49,7 @@ class Ran:
             cell = cell_class(kind, INPUTS, UNITS, lambda name: 1)
             variables = graph.get_collection("variables")
             rows = tf.constant(self.inputs.reshape(-1, INPUTS))
-            outputs, after = run(cell, rows, self.states, lengths, length, burn_in)
+            outputs, after = cell(rows, self.states, Sequences(lengths, length, burn_in))
             outputs = tf.reshape(outputs, [len(LENGTHS), length, UNITS])
             (gradient,) = tf.gradients(outputs[0, length - 1], rows)
             self.kinds = {operation.type for operation in graph.get_operations()}

@@ -6,13 +6,14 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
-States = tuple[tf.Tensor, ...]
+from tfpolicy.models.stateful import Core, Sequences, States
 
 
-class Cell(tf.Module, abc.ABC):
+class Cell(Core):
     """A recurrent cell with the weights of a Keras layer, `<name>/lstm_cell/kernel` for instance.
 
     Keras would run it in a loop even over a single step, which an exported graph must not have.
@@ -24,12 +25,13 @@ class Cell(tf.Module, abc.ABC):
         seed_of: Gives the seed of a layer by its name.
     """
 
-    # What of the states there is; the output is the first.
+    # The output is the first of them.
     num_states: ClassVar[int]
     layer_class: ClassVar[type[tf_keras.layers.Layer]]
 
     def __init__(self, name: str, num_inputs: int, units: int, seed_of: Callable[[str], int]):
         super().__init__(name)
+        self.width = units
         seed = seed_of(name)
         self.layer = self.layer_class(
             units,
@@ -42,6 +44,38 @@ class Cell(tf.Module, abc.ABC):
         # With the slash the scope is not made unique: a module of this name already has it.
         with tf.name_scope(f"{name}/"):
             self.layer.build((None, None, num_inputs))
+
+    def initial_state(self) -> list[np.ndarray]:
+        """Zeros."""
+        return [np.zeros(self.width, np.float32) for _ in range(self.num_states)]
+
+    def __call__(
+        self, inputs: tf.Tensor, states: Sequence[tf.Tensor], sequences: Sequences
+    ) -> tuple[tf.Tensor, States]:
+        """Runs step by step; a single step takes no loop."""
+        projected = self.project(inputs)
+        length = sequences.max_seq_len
+        if length == 1:
+            after = self.step(projected, tuple(states))
+            return after[0], after
+        by_time = tf.reshape(projected, [-1, length, projected.shape[1]])
+        elements = [tf.transpose(by_time, [1, 0, 2])]
+        if sequences.burn_in is not None:
+            elements.append(tf.transpose(sequences.burn_in))
+
+        def step(before: States, x_and_warming: tuple[tf.Tensor, ...]) -> States:
+            x, *warming = x_and_warming
+            after = self.step(x, before)
+            if not warming:
+                return after
+            return tuple(tf.where(warming[0][:, None], tf.stop_gradient(a), a) for a in after)
+
+        # A loop, since unrolled it takes a minute to compile for 20 steps, and four for 64.
+        scanned = tf.scan(step, elements, tuple(states))
+        by_sequence = [tf.transpose(state, [1, 0, 2]) for state in scanned]
+        last = sequences.seq_lens - 1
+        after = tuple(tf.gather(state, last, batch_dims=1) for state in by_sequence)
+        return tf.reshape(by_sequence[0], [-1, self.width]), after
 
     @abc.abstractmethod
     def project(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -107,50 +141,3 @@ class GRU(Cell):
         z = tf.sigmoid(z + from_z)
         candidate = tf.tanh(candidate + tf.sigmoid(r + from_r) * from_candidate)
         return (z * h + (1.0 - z) * candidate,)
-
-
-def run(
-    cell: Cell,
-    inputs: tf.Tensor,
-    states: Sequence[tf.Tensor],
-    seq_lens: tf.Tensor,
-    max_seq_len: int,
-    burn_in: tf.Tensor | None = None,
-) -> tuple[tf.Tensor, States]:
-    """Runs a cell over padded sequences.
-
-    Padding is behind the steps of a sequence, so that no step ever sees it; the states after a
-    sequence are those after its last step.
-
-    Args:
-        cell: The cell.
-        inputs: [S * T, F].
-        states: Before each sequence, [S, H] each.
-        seq_lens: [S] int32, positive.
-        max_seq_len: T. A single step takes no loop.
-        burn_in: [S, T] bool: after these steps no gradient flows from later ones into the states.
-
-    Returns:
-        The outputs [S * T, H], and the states after each sequence, [S, H] each.
-    """
-    projected = cell.project(inputs)
-    if max_seq_len == 1:
-        after = cell.step(projected, tuple(states))
-        return after[0], after
-    width = projected.shape[1]
-    elements = [tf.transpose(tf.reshape(projected, [-1, max_seq_len, width]), [1, 0, 2])]
-    if burn_in is not None:
-        elements.append(tf.transpose(burn_in))
-
-    def step(before: States, x_and_warming: tuple[tf.Tensor, ...]) -> States:
-        x, *warming = x_and_warming
-        after = cell.step(x, before)
-        if not warming:
-            return after
-        return tuple(tf.where(warming[0][:, None], tf.stop_gradient(a), a) for a in after)
-
-    # A loop, since unrolled it takes a minute to compile for 20 steps, and four for 64.
-    scanned = tf.scan(step, elements, tuple(states))
-    by_sequence = [tf.transpose(state, [1, 0, 2]) for state in scanned]
-    after = tuple(tf.gather(state, seq_lens - 1, batch_dims=1) for state in by_sequence)
-    return tf.reshape(by_sequence[0], [-1, by_sequence[0].shape[2]]), after

@@ -40,6 +40,16 @@ class LayerMaker:
             kernel_initializer=self._initializer(name, gain),
         )
 
+    def built_dense(
+        self, name: str, num_inputs: int, width: int, activation: str | None, gain: float
+    ) -> Any:
+        """A fully connected layer that has its variables, to be called on tensors."""
+        layer = self.dense(name, width, activation, gain)
+        # With the slash the scope is not made unique.
+        with tf.name_scope(f"{name}/"):
+            layer.build((None, num_inputs))
+        return layer
+
     def conv(
         self,
         name: str,
