@@ -140,6 +140,19 @@ class ModelConfig(Config):
     lstm_cell_size: int = setting(256, low=1)
     lstm_use_prev_action: bool = False
     lstm_use_prev_reward: bool = False
+    # A gated transformer behind these layers, which sees so many steps back while acting.
+    use_attention: bool = False
+    attention_num_transformer_units: int = setting(1, low=1)
+    attention_dim: int = setting(64, low=1)
+    attention_num_heads: int = setting(1, low=1)
+    attention_head_dim: int = setting(32, low=1)
+    attention_memory_inference: int = setting(50, low=1)
+    # How many of them the first row of a sequence sees when learning; `None`: as many.
+    attention_memory_training: int | None = setting(None, low=0)
+    attention_position_wise_mlp_dim: int = setting(32, low=1)
+    attention_init_gru_gate_bias: float = 2.0
+    attention_use_n_prev_actions: int = setting(0, low=0)
+    attention_use_n_prev_rewards: int = setting(0, low=0)
     # Rows that a recurrent network learns from are cut into sequences of at most so many.
     max_seq_len: int = setting(20, low=1)
     # How many of them only bring the state up to date, where others of the episode precede.
@@ -157,13 +170,19 @@ class ModelConfig(Config):
     @property
     def may_be_recurrent(self) -> bool:
         """Whether the network may have a state."""
-        return self.use_lstm or self.use_gru or self.custom_model is not None
+        return any((self.use_lstm, self.use_gru, self.use_attention, self.custom_model))
 
     def validate(self) -> None:
         """Checks that at most one kind of network is asked for, and the lengths of sequences."""
-        kinds = [key for key in ("custom_model", "use_lstm", "use_gru") if self[key]]
+        keys = ("custom_model", "use_lstm", "use_gru", "use_attention")
+        kinds = [key for key in keys if self[key]]
         if len(kinds) > 1:
             raise ValueError(f"`{kinds[0]}` and `{kinds[1]}` exclude each other.")
+        if (self.attention_memory_training or 0) > self.attention_memory_inference:
+            raise ValueError(
+                f"`attention_memory_training` must be at most `attention_memory_inference` "
+                f"({self.attention_memory_inference}), got {self.attention_memory_training}."
+            )
         if self.burn_in >= self.max_seq_len:
             raise ValueError(
                 f"`burn_in` must be less than `max_seq_len` ({self.max_seq_len}), "

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import gymnasium as gym
 
 from tfpolicy.config import ModelConfig
+from tfpolicy.models.attention import Attention
 from tfpolicy.models.base import Model, ModelOutput
 from tfpolicy.models.complex_input import ComplexInput
 from tfpolicy.models.convolutional import Convolutional
@@ -18,6 +19,7 @@ from tfpolicy.models.fully_connected import FullyConnected
 from tfpolicy.models.recurrent import Recurrent
 
 __all__ = [
+    "Attention",
     "ComplexInput",
     "Convolutional",
     "FullyConnected",
@@ -57,4 +59,6 @@ def model_for(
 def _built_in(observation_space: gym.Space, config: ModelConfig) -> type[Model]:
     if config.use_lstm or config.use_gru:
         return Recurrent
+    if config.use_attention:
+        return Attention
     return _FEED_FORWARD[encoder_class_for(observation_space, config)]

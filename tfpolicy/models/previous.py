@@ -1,4 +1,4 @@
-"""The previous action and reward as inputs of a network."""
+"""Previous actions and rewards as inputs of a network."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import tensorflow as tf
 
 from tfpolicy.preprocessing import flatten_observation, num_features
+from tfpolicy.view_requirement import ViewRequirement
+
+_REWARD = gym.spaces.Box(-np.inf, np.inf, (), np.float32)
 
 
 class PreviousStep:
@@ -21,15 +25,52 @@ class PreviousStep:
     """
 
     def __init__(self, action_space: gym.Space, action: bool, reward: bool):
-        self._action_space = action_space
-        self._action, self._reward = action, reward
-        self.width = (num_features(action_space) if action else 0) + (1 if reward else 0)
+        self._spaces = {"prev_actions": action_space} if action else {}
+        if reward:
+            self._spaces["prev_rewards"] = _REWARD
+        self.width = sum(map(num_features, self._spaces.values()))
+
+    def views(self) -> dict[str, ViewRequirement]:
+        """What every policy offers needs no view."""
+        return {}
 
     def tensors(self, columns: Mapping[str, Any]) -> list[tf.Tensor]:
         """What is used of them, [B, ...] each, `width` features in all."""
+        return [flatten_observation(space, columns[name]) for name, space in self._spaces.items()]
+
+
+class PreviousSteps:
+    """Encodes windows of several steps, `prev_n_actions` and `prev_n_rewards`.
+
+    Args:
+        action_space: The policy's own.
+        num_actions: How many actions back; 0 for none.
+        num_rewards: How many rewards back; 0 for none.
+    """
+
+    def __init__(self, action_space: gym.Space, num_actions: int, num_rewards: int):
+        sizes = {
+            "prev_n_actions": ("actions", action_space, num_actions),
+            "prev_n_rewards": ("rewards", _REWARD, num_rewards),
+        }
+        self._sizes = {name: size for name, size in sizes.items() if size[2] > 0}
+        self.width = sum(num_features(space) * size for _, space, size in self._sizes.values())
+
+    def views(self) -> dict[str, ViewRequirement]:
+        """The windows."""
+        return {
+            name: ViewRequirement(data_col, space, f"-{size}:-1")
+            for name, (data_col, space, size) in self._sizes.items()
+        }
+
+    def tensors(self, columns: Mapping[str, Any]) -> list[tf.Tensor]:
+        """The windows, each as one vector [B, ...]."""
         tensors = []
-        if self._action:
-            tensors.append(flatten_observation(self._action_space, columns["prev_actions"]))
-        if self._reward:
-            tensors.append(columns["prev_rewards"][:, None])
+        for name, (_, space, size) in self._sizes.items():
+            # Each step of a window is a row of its own.
+            steps = tf.nest.map_structure(
+                lambda leaf: tf.reshape(leaf, [-1, *leaf.shape[2:]]), columns[name]
+            )
+            width = size * num_features(space)
+            tensors.append(tf.reshape(flatten_observation(space, steps), [-1, width]))
         return tensors

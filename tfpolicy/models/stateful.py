@@ -20,7 +20,8 @@ from tfpolicy.models.layers import (
     append_log_std,
     free_log_std,
 )
-from tfpolicy.models.previous import PreviousStep
+from tfpolicy.models.previous import PreviousStep, PreviousSteps
+from tfpolicy.view_requirement import ViewRequirement
 
 States = tuple[tf.Tensor, ...]
 
@@ -107,7 +108,7 @@ class StatefulModel(Model):
         self.values = self.layers.built_dense("values", width, 1, None, VALUE_GAIN)
 
     @abc.abstractmethod
-    def _make_previous(self) -> PreviousStep:
+    def _make_previous(self) -> PreviousStep | PreviousSteps:
         """What of earlier steps is an input of the core."""
 
     @abc.abstractmethod
@@ -134,6 +135,10 @@ class StatefulModel(Model):
     def initial_state(self) -> list[np.ndarray]:
         """Those of the cores."""
         return [state for core in self.cores for state in core.initial_state()]
+
+    def view_requirements(self) -> dict[str, ViewRequirement]:
+        """Those of earlier steps."""
+        return self.previous.views()
 
     def _sequences(self, columns: Mapping[str, Any]) -> Sequences:
         length = columns["max_seq_len"]
