@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import threading
 import time
 import weakref
@@ -282,6 +283,8 @@ def test_a_fork_of_a_live_session_is_told_what_to_do(policy):
     policy.compute_actions(ppo_batch(2)["obs"])
     pid = os.fork()
     if pid == 0:
+        # Whoever uses a forked session may hang, which must not last.
+        signal.alarm(30)
         failed = 1
         try:
             caught = 0

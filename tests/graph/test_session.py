@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import threading
 import weakref
 
@@ -211,6 +212,8 @@ def test_a_fork_is_told_to_build_its_own_and_leaves_the_session_alive(machine):
     call(np.ones(1, np.float32))
     pid = os.fork()
     if pid == 0:
+        # Whoever uses a forked session may hang, which must not last.
+        signal.alarm(30)
         code = 1
         try:
             try:
