@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         code = cli.main(arguments, prog_name="tfpolicy", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = error.exit_code
     except click.ClickException as error:
         click.echo(f"Error: {error.format_message()}", err=True)
         code = error.exit_code
@@ -96,13 +99,16 @@ def train(context: click.Context, resume: Path | None, **options: Any) -> None:
     with _user_errors():
         run = _resumed_run(resume, options) if resume else _new_run(options)
     click.echo(f"Logs and checkpoints in {run.directory}, seed {run.spec.seed}.", err=True)
+    if run.trainer.policy.config["jit_compile"]:
+        click.echo("The first iteration compiles the update, which takes some seconds.", err=True)
     try:
         try:
             reason = run.train(options["checkpoint_freq"])
         except FloatingPointError as error:
             raise click.ClickException(str(error)) from error
         if reason is None:
-            click.echo(f"Go on with: tfpolicy train --resume {run.directory}", err=True)
+            export = f" --export {options['export_dir']}" if options["export_dir"] else ""
+            click.echo(f"Go on with: tfpolicy train --resume {run.directory}{export}", err=True)
             context.exit(INTERRUPTED)
         click.echo(f"Ended after {run.trainer.iteration} iterations: {reason}.", err=True)
         if options["export_dir"]:
