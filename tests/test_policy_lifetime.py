@@ -257,6 +257,18 @@ def test_keras_models_of_the_user_work_before_and_after_a_policy(policy):  # f11
     assert_equal(policy.compute_actions(x, explore=False), expected)
 
 
+def test_the_precision_that_the_user_sets_for_keras_does_not_reach_a_policy():  # f11
+    before = tf_keras.mixed_precision.global_policy()
+    tf_keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        with Regression(OBS, THREE, {"model": TINY, "seed": 3}) as policy:
+            policy.learn_on_batch(regression_batch(8))
+            values = [*policy.get_weights().values(), policy.compute_actions(np.zeros((1, 4)))[2]]
+            assert {leaf.dtype for leaf in tf.nest.flatten(values)} == {np.dtype(np.float32)}
+    finally:
+        tf_keras.mixed_precision.set_global_policy(before)
+
+
 def test_restoring_twice_is_restoring_once_and_learning_goes_on(policy):  # f14, f22
     state, batch = policy.get_state(), ppo_batch(8)
     results = []

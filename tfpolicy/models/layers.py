@@ -93,7 +93,8 @@ class LayerMaker:
 
     def _layer(self, layer_class: Any, name: str, **options: Any) -> Any:
         if name not in self._made:
-            self._made[name] = layer_class(name=name, **options)
+            # Whatever the user has set for the Keras networks of their own.
+            self._made[name] = layer_class(name=name, dtype="float32", **options)
         return self._made[name]
 
     def _each_step(self, layer: Any) -> Any:
