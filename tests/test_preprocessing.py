@@ -29,6 +29,8 @@ SPACES = {
     "multi-discrete of equals": S.MultiDiscrete([3, 3, 3]),
     "multi-discrete": S.MultiDiscrete([2, 5, 3], start=[0, -2, 7]),
     "int8 matrix of choices": S.MultiDiscrete([[2, 3], [4, 2]], dtype=np.int8),
+    "uint8 choices of many": S.MultiDiscrete([200, 255], dtype=np.uint8),
+    "uint8 discrete": S.Discrete(250, dtype=np.uint8, start=np.uint8(3)),
     "multi-binary": S.MultiBinary(5),
     "multi-binary matrix": S.MultiBinary([2, 3]),
     "dict": S.Dict(

@@ -690,8 +690,8 @@ BAD_INPUT = {
     ),
     "an action outside the space": (
         lambda p: p.learn_on_batch(batch_with(actions=np.full(6, 7))),
-        tf.errors.InvalidArgumentError,
-        "8 which is outside the valid range",
+        ValueError,
+        r"`actions`: row 0 is 7, outside of Discrete\(3, start=-1\)",
     ),
     "loading without a column": (
         lambda p: p.load_batch_into_buffer(batch_without("obs")),

@@ -76,7 +76,14 @@ def plain():
 @pytest.fixture(scope="module")
 def summing_towers():
     def make(**config):
-        config = {"model": TINY, "seed": 1, "reduction": "sum", "lr": 0.01, **config}
+        config = {
+            "model": TINY,
+            "seed": 1,
+            "reduction": "sum",
+            "lr": 0.01,
+            "train_batch_size": 60,
+            **config,
+        }
         return Regression(OBS, THREE, config)
 
     made = Towers(make)
