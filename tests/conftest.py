@@ -9,6 +9,11 @@ import os
 import resource
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast examples are drawn says how busy the machine is, and decides no test.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # What the standard library looks up here at the moment of the call.
 _OPERATIONS = [

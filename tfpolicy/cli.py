@@ -96,6 +96,9 @@ def train(context: click.Context, resume: Path | None, **options: Any) -> None:
     Settings are those of the policy's config; --set wins over --config. The first Ctrl-C saves a
     checkpoint and ends, the second ends at once. A resumed run goes on as if it had never stopped.
     """
+    export_dir = options["export_dir"]
+    if export_dir and export_dir.exists() and not export_dir.is_dir():
+        raise UserError(f"--export must be a folder, but {export_dir} is a file.")
     with _user_errors():
         run = _resumed_run(resume, options) if resume else _new_run(options)
     click.echo(f"Logs and checkpoints in {run.directory}, seed {run.spec.seed}.", err=True)
@@ -104,15 +107,16 @@ def train(context: click.Context, resume: Path | None, **options: Any) -> None:
     try:
         try:
             reason = run.train(options["checkpoint_freq"])
-        except FloatingPointError as error:
+        except (FloatingPointError, OSError) as error:
             raise click.ClickException(str(error)) from error
         if reason is None:
-            export = f" --export {options['export_dir']}" if options["export_dir"] else ""
+            export = f" --export {export_dir}" if export_dir else ""
             click.echo(f"Go on with: tfpolicy train --resume {run.directory}{export}", err=True)
             context.exit(INTERRUPTED)
         click.echo(f"Ended after {run.trainer.iteration} iterations: {reason}.", err=True)
-        if options["export_dir"]:
-            click.echo(f"Exported to {run.trainer.policy.export_model(options['export_dir'])}")
+        if export_dir:
+            with _user_errors():
+                click.echo(f"Exported to {run.trainer.policy.export_model(export_dir)}")
     finally:
         run.close()
 

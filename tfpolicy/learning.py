@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,10 @@ from tfpolicy.distributions import ActionDistribution
 from tfpolicy.graph.buffer import DeviceBuffer
 from tfpolicy.graph.discovery import columns_read
 from tfpolicy.graph.layout import TrainLayout
-from tfpolicy.graph.learner import Learner
+from tfpolicy.graph.learner import GRAD_NORM, Learner
 from tfpolicy.graph.placeholders import ColumnSpec
 from tfpolicy.graph.session import GraphSession, variable_names
-from tfpolicy.graph.towers import LossOutput, Tower, TrainBatch, with_model_losses
+from tfpolicy.graph.towers import TOTAL_LOSS, LossOutput, Tower, TrainBatch, with_model_losses
 from tfpolicy.hooks import PolicyHooks
 from tfpolicy.models import Model
 from tfpolicy.policy import LEARNER_STATS_KEY
@@ -24,7 +25,7 @@ from tfpolicy.policy_state import PolicyState
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.schedules import make_schedule
 from tfpolicy.sequences import padded_sequences
-from tfpolicy.spaces import flatten
+from tfpolicy.spaces import check_in_range, flatten, leaf_spaces
 
 
 class Learning:
@@ -89,7 +90,15 @@ class Learning:
                 for device in devices
             ]
         self.rows_per_unit = self.layout.rows_per_unit
-        self._minibatch_units = max(config.minibatch_size // len(devices) // self.rows_per_unit, 1)
+        rows_per_device, left_over = divmod(config.minibatch_size, len(devices))
+        if left_over:
+            warnings.warn(
+                f"A minibatch of {config.minibatch_size} rows cannot be dealt evenly to "
+                f"{len(devices)} towers: minibatches of loaded batches have "
+                f"{config.minibatch_size - left_over} rows.",
+                stacklevel=4,
+            )
+        self._minibatch_units = max(rows_per_device // self.rows_per_unit, 1)
         self._learner = Learner(
             graph_session,
             self.layout,
@@ -178,6 +187,16 @@ class Learning:
 
     def _tower_loss(self, train_batch: TrainBatch) -> LossOutput:
         output = self._hooks.loss(self._model, self._dist_class, train_batch)
+        if not isinstance(output, LossOutput):
+            raise TypeError(f"`loss` must return a `LossOutput`, got {type(output).__name__}.")
+        if output.loss.shape.rank != 0:
+            raise ValueError(
+                f"The loss must be a scalar, got shape {output.loss.shape}: reduce it over the "
+                f"rows with `train_batch.mean`."
+            )
+        taken = sorted({TOTAL_LOSS, GRAD_NORM, *self.coefficients} & set(output.stats))
+        if taken:
+            raise ValueError(f"Statistics of the loss may not be named {', '.join(taken)}.")
         return with_model_losses(output, self._model, train_batch)
 
     def _leaves(self, batch: SampleBatch) -> list[np.ndarray]:
@@ -187,11 +206,26 @@ class Learning:
         if self.layout.max_seq_len is not None:
             columns = padded_sequences(batch, self.layout.max_seq_len, self._burn_in)
         leaves = self.layout.leaves(columns)
+        self._check_discrete(batch)
         if SampleBatch.OBS in self.layout.specs:
             self._model.check_observations(
                 flatten(self._model.observation_space, batch[SampleBatch.OBS])
             )
         return leaves
+
+    def _check_discrete(self, batch: SampleBatch) -> None:
+        """Raises a `ValueError` if an observation or action is none of its space's."""
+        spaces = {
+            SampleBatch.OBS: self._model.observation_space,
+            SampleBatch.NEXT_OBS: self._model.observation_space,
+            SampleBatch.ACTIONS: self._dist_class.space,
+        }
+        for name, space in spaces.items():
+            if name in self.layout.specs:
+                leaves = leaf_spaces(space, name).items()
+                values = flatten(space, batch[name], name)
+                for (leaf_name, leaf), value in zip(leaves, values, strict=True):
+                    check_in_range(leaf, np.asarray(value), leaf_name)
 
     def _buffer(self, index: int) -> DeviceBuffer:
         buffers = self._learner.buffers

@@ -116,7 +116,10 @@ class Policy(abc.ABC):
 
     def on_global_var_update(self, global_vars: Mapping[str, Any]) -> None:
         """Tells the policy how many timesteps were sampled in all."""
-        self.global_timestep = int(global_vars["timestep"])
+        timestep = int(global_vars["timestep"])
+        if timestep < 0:
+            raise ValueError(f"`timestep` must be at least 0, got {timestep}.")
+        self.global_timestep = timestep
 
     def on_train_batch_end(self, learner_stats: Mapping[str, float]) -> None:
         """Called by the training loop when a train batch is used up; adapts coefficients."""

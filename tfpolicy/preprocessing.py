@@ -55,7 +55,7 @@ def _num_leaf_features(space: Leaf) -> int:
 
 def _encode(space: Leaf, value: tf.Tensor) -> tf.Tensor:
     if isinstance(space, gym.spaces.Discrete):
-        return tf.one_hot(value - int(space.start), int(space.n))
+        return tf.one_hot(tf.cast(value, tf.int64) - int(space.start), int(space.n))
     if isinstance(space, gym.spaces.MultiDiscrete):
         return _encode_multi_discrete(space, value)
     if isinstance(space, gym.spaces.MultiBinary):
@@ -65,7 +65,7 @@ def _encode(space: Leaf, value: tf.Tensor) -> tf.Tensor:
 
 def _encode_multi_discrete(space: gym.spaces.MultiDiscrete, value: tf.Tensor) -> tf.Tensor:
     nvec = space.nvec.ravel()
-    digits = _rows(value - space.start.astype(space.dtype), space.shape)
+    digits = _rows(tf.cast(value, tf.int64) - space.start.astype(np.int64), space.shape)
     if (nvec == nvec[0]).all():
         return _rows(tf.one_hot(digits, int(nvec[0])), (len(nvec), int(nvec[0])))
     one_hots = [tf.one_hot(digits[:, i], int(n)) for i, n in enumerate(nvec)]

@@ -11,12 +11,14 @@ from tfpolicy.spaces.actions import (
 )
 from tfpolicy.spaces.base import Leaf, check_supported, flatten, leaf_spaces, map_leaves, unflatten
 from tfpolicy.spaces.observations import batch_observations
+from tfpolicy.spaces.ranges import check_in_range
 from tfpolicy.spaces.serialization import space_from_json, space_to_json
 
 __all__ = [
     "Leaf",
     "action_scaling",
     "batch_observations",
+    "check_in_range",
     "check_supported",
     "clip_action",
     "flatten",

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Dict, Space
 
 from tfpolicy.spaces.base import NESTED_TYPES, Leaf, flatten, leaf_spaces, parts, walk
+from tfpolicy.spaces.ranges import check_in_range, has_range
 
 Array = np.ndarray
 
@@ -29,15 +30,20 @@ def batch_observations(space: Space, obs: Any, name: str = "obs") -> list[Array]
 
     Raises:
         KeyError: A key of a `Dict` is missing.
-        ValueError: A leaf has the wrong shape, dtype or number of rows.
+        ValueError: A leaf has the wrong shape, dtype or number of rows, or a discrete value that
+            is not in its space.
     """
     # What a vector environment returns, at every step: worth not going through the general case.
     if _is_batch(space, obs):
+        if has_range(space):
+            check_in_range(space, obs, name)
         return [obs]
     leaves = [leaf for _, leaf in walk(space)]
     arrays = list(_columns(space, obs, name))
     if not all(map(_is_batch, leaves, arrays)):
         arrays = list(map(_to_batch, leaves, arrays, leaf_spaces(space, name)))
+    for leaf, array, leaf_name in zip(leaves, arrays, leaf_spaces(space, name), strict=True):
+        check_in_range(leaf, array, leaf_name)
     if len(set(map(len, arrays))) > 1:
         rows = dict(zip(leaf_spaces(space, name), map(len, arrays), strict=True))
         raise ValueError(f"`{name}`: expected as many rows in every leaf, got {rows}.")

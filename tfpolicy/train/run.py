@@ -237,8 +237,12 @@ def read_spec(path: Path) -> RunSpec:
 
     Raises:
         FileNotFoundError: There is no checkpoint in `path`.
+        ValueError: The checkpoint was not written by a run.
     """
-    return RunSpec(**read_metadata(find_checkpoint(path))["run"])
+    metadata = read_metadata(find_checkpoint(path))
+    if "run" not in metadata:
+        raise ValueError(f"{path} is no checkpoint of `tfpolicy train`: it names no environment.")
+    return RunSpec(**metadata["run"])
 
 
 class StopRequest:
