@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 from tfpolicy.spaces.base import Leaf
 
 
-def has_range(space: Space) -> bool:
+def has_range(space: Space) -> TypeGuard[Discrete | MultiDiscrete | MultiBinary]:
     """Returns whether `check_in_range` has anything to check for a leaf."""
     return isinstance(space, Discrete | MultiDiscrete | MultiBinary)
 
