@@ -44,11 +44,8 @@ def numpy_forward(weights: dict[str, np.ndarray], obs: np.ndarray) -> Callable[[
 
 def session_run(policy: PPOPolicy, obs: np.ndarray) -> Callable[[], object]:
     """The fetches of greedy acting, the way most code does it."""
-    graph, session = policy.get_session().graph, policy.get_session()
-    actor = policy._actor
-    feed = graph.get_tensor_by_name(actor.feed_names[0])
-    fetches = [graph.get_tensor_by_name(name) for name in actor.fetch_names]
-    return lambda: session.run(fetches, {feed: obs})
+    actor, session = policy._actor, policy.get_session()
+    return lambda: session.run(actor.greedy_fetches, {actor.feeds[0]: obs})
 
 
 def measure(name: str, batch_size: int, repeats: int) -> list[str]:

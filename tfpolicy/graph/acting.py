@@ -23,6 +23,10 @@ class Actor:
 
     Exploring or not is a choice between two callables, so the graph has no conditional.
 
+    Attributes:
+        feeds: Placeholders of greedy acting, observation leaves first.
+        greedy_fetches: What greedy acting computes.
+
     Args:
         graph_session: The graph.
         observation_space: The environment's own.
@@ -78,6 +82,7 @@ class Actor:
         rest += list(output.state_out)
         fetches = [*tf.nest.flatten(greedy), greedy_logp, *rest]
         exploring = [*tf.nest.flatten(explored), explored_logp, *rest]
+        self.feeds, self.greedy_fetches = feeds, fetches
         # One device, one small graph: the thread that calls runs it.
         make = graph_session.callable
         self._act_greedily = make(feeds, fetches, on_calling_thread=True)
