@@ -4,7 +4,7 @@ Cart-pole without velocities can be balanced only by who remembers where the pol
 task a symbol is shown at each step, and the one of some steps ago is to be named: without memory
 that is guessing.
 
-Prints a Markdown table and writes it to `benchmarks/memory_tasks.md`, which the README quotes. A
+Prints a Markdown table and writes it to `benchmarks/memory_tasks.md`. A
 task is solved when the mean return of the last 100 episodes is at least 90 % of what is possible.
 
     python benchmarks/memory_tasks.py
