@@ -2,7 +2,10 @@ import io
 import threading
 
 import counting  # noqa: F401  (registers the environments)
+import numpy as np
 import pytest
+import tensorflow as tf
+from gymnasium.spaces import Box
 
 from tfpolicy.train.checkpoints import checkpoints, find_checkpoint, find_policy
 from tfpolicy.train.run import CHECKPOINTS_KEPT, Run, RunSpec, Stop, StopRequest, read_spec
@@ -28,8 +31,18 @@ def _train(run, checkpoint_freq=1):
 
 
 def test_updates_are_compiled_unless_the_config_says_otherwise():
-    assert _spec(config={"lr": 1.0}).policy_config() == {"jit_compile": True, "seed": 1, "lr": 1.0}
-    assert _spec(config={"jit_compile": False}).policy_config()["jit_compile"] is False
+    config = _spec(config={"lr": 1.0}).policy_config(Box(-1, 1, (4,)))
+    assert config == {"jit_compile": True, "seed": 1, "lr": 1.0}
+    assert not _spec(config={"jit_compile": False}).policy_config(Box(-1, 1, (4,)))["jit_compile"]
+
+
+def test_convolutions_on_the_cpu_are_not_compiled_unless_asked_for():
+    image = Box(0, 255, (42, 42, 3), np.uint8)
+    compiled = bool(tf.config.list_physical_devices("GPU"))
+    assert _spec(config={}).policy_config(image)["jit_compile"] is compiled
+    flat = {"model": {"conv_filters": []}}
+    assert _spec(config=flat).policy_config(image)["jit_compile"]
+    assert _spec(config={"jit_compile": True}).policy_config(image)["jit_compile"]
 
 
 def test_environments_are_closed_if_there_is_no_policy_for_them(monkeypatch):

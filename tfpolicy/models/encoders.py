@@ -15,3 +15,8 @@ def encoder_class_for(space: gym.Space, config: ModelConfig) -> type[Encoder]:
     if is_image(space, config):
         return ImageEncoder
     return ComplexEncoder if has_images(space, config) else VectorEncoder
+
+
+def convolves(space: gym.Space, config: ModelConfig) -> bool:
+    """Whether the built-in network for such observations has convolutions."""
+    return config.custom_model is None and encoder_class_for(space, config) is not VectorEncoder

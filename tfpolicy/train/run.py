@@ -12,8 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
+import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
+from tfpolicy.graph.devices import num_gpus_present
+from tfpolicy.models.encoders import convolves
 from tfpolicy.policies import policy_class
 from tfpolicy.tf_policy import TFPolicy
 from tfpolicy.train.checkpoints import (
@@ -62,9 +65,14 @@ class RunSpec:
         env_config = self.config.get("env_config")
         return make_vector_env(self.env, self.num_envs, self.vectorization, env_config)
 
-    def policy_config(self) -> dict[str, Any]:
-        """The policy's config: updates are jit-compiled unless `config` says otherwise."""
-        return {"jit_compile": True, "seed": self.seed, **self.config}
+    def policy_config(self, observation_space: gym.Space) -> dict[str, Any]:
+        """The policy's config: updates are jit-compiled unless `config` says otherwise.
+
+        Convolutions on the CPU are not, since XLA makes them several times slower there.
+        """
+        model = policy_class(self.algo).config_class.from_dict(self.config).model
+        slow = convolves(observation_space, model) and not num_gpus_present()
+        return {"jit_compile": not slow, "seed": self.seed, **self.config}
 
     def make_policy(self, env: VectorEnv) -> TFPolicy:
         """Makes the policy.
@@ -72,8 +80,10 @@ class RunSpec:
         Raises:
             KeyError, TypeError, ValueError: The config does not fit the algorithm.
         """
-        spaces = env.single_observation_space, env.single_action_space
-        return policy_class(self.algo)(*spaces, self.policy_config())
+        observation_space = env.single_observation_space
+        return policy_class(self.algo)(
+            observation_space, env.single_action_space, self.policy_config(observation_space)
+        )
 
     def make_trainer(self) -> Trainer:
         """Makes environment, policy and trainer; raises what making them raises."""
