@@ -31,7 +31,7 @@ CONFIG = {
     "rollout_fragment_length": 128,
     "sgd_minibatch_size": 128,
     "num_sgd_iter": 4,
-    "lr": 5e-4,
+    "lr": 1e-3,
     "gamma": 0.98,
     "lambda": 0.9,
     "vf_loss_coeff": 0.05,

@@ -18,6 +18,8 @@ LSTM = {
     "use_lstm": True,
     "lstm_cell_size": UNITS,
     "max_seq_len": MAX_SEQ_LEN,
+    # Values have a cell of their own where that matters.
+    "vf_share_layers": True,
 }
 NESTED = S.Dict(move=S.Discrete(3, start=5), power=S.Box(-1, 1, (2,)), keys=S.MultiDiscrete([2, 3]))
 # Episodes of these lengths become sequences of 4, 2, 4, 1, 1, 3 rows (case j19).
@@ -37,7 +39,7 @@ def make(towers=1, model=None, **config):
     return small_policy(model={**LSTM, **(model or {})}, **config)
 
 
-def batch_of_episodes(num_states=4, seed=0):
+def batch_of_episodes(num_states=2, seed=0):
     """Rows of PPO with episode ends, and a random state before each row."""
     batch = ppo_batch(sum(EPISODES), seed)
     ends = np.cumsum(EPISODES) - 1
@@ -111,7 +113,7 @@ def assert_close(found, expected, tolerance=1e-6):
 @pytest.mark.parametrize("cell", ["use_lstm", "use_gru"])
 def test_loss_and_gradients_on_padded_sequences_are_those_without_padding(one, cell):  # i1, i3
     config = {**LSTM, "use_lstm": False, cell: True, "vf_share_layers": cell == "use_gru"}
-    batch = {**batch_of_episodes(), "seq_lens": np.int32(SEQ_LENS)}
+    batch = {**batch_of_episodes(num_states=4), "seq_lens": np.int32(SEQ_LENS)}
     plain = []
     # Sequences of one length need no padding: each length is computed for itself.
     for length in sorted(set(SEQ_LENS)):
@@ -159,7 +161,7 @@ def test_sequences_lie_padded_on_the_devices_as_in_the_worked_example(one, two):
                 padded = (dealt == PADDING).reshape(*dealt.shape, *[1] * (batch[name].ndim - 1))
                 expected = np.where(padded, 0, batch[name][dealt])
                 np.testing.assert_array_equal(found[name], expected)
-            for name in (f"state_in_{index}" for index in range(4)):
+            for name in (f"state_in_{index}" for index in range(2)):
                 np.testing.assert_array_equal(found[name], batch[name][dealt[:, 0]])
 
 
@@ -174,9 +176,9 @@ def loaded_columns(policy, tower):
 
 def test_a_state_starts_at_zero_and_any_number_of_rows_goes_on_from_it(one):  # e25
     assert isinstance(one.model, Recurrent)
-    assert [state.tolist() for state in one.get_initial_state()] == [[0.0] * UNITS] * 4
+    assert [state.tolist() for state in one.get_initial_state()] == [[0.0] * UNITS] * 2
     obs = ppo_batch(6)["obs"]
-    zeros = [np.zeros((6, UNITS), np.float32)] * 4
+    zeros = [np.zeros((6, UNITS), np.float32)] * 2
     _, states, extras = one.compute_actions(obs, explore=False)
     _, same, given = one.compute_actions(obs, zeros, explore=False)
     np.testing.assert_array_equal(states, same)
@@ -221,7 +223,7 @@ def test_values_have_a_cell_of_their_own_unless_layers_are_shared(share):
 
 def test_previous_actions_are_one_hot_by_part_and_rewards_follow():
     model = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, "use_gru": True}
-    model.update(use_lstm=False, vf_share_layers=True)
+    model.update(use_lstm=False)
     with make(model=model, action_space=NESTED) as policy:
         assert policy.acting_columns == (
             "obs", "prev_actions", "prev_rewards", "state_in_0"
@@ -254,7 +256,7 @@ def test_previous_actions_are_one_hot_by_part_and_rewards_follow():
 
 
 def test_before_the_first_step_the_previous_action_is_no_action():
-    model = {"lstm_use_prev_action": True, "vf_share_layers": True}
+    model = {"lstm_use_prev_action": True}
     with make(model=model, action_space=S.Discrete(3, start=5)) as policy:
         weights = policy.get_weights()
         assert weights["lstm/lstm_cell/kernel"].shape[0] == 4 + 3
@@ -301,11 +303,11 @@ def test_what_cannot_be_combined_is_refused(config, text):
 
 def test_images_go_through_convolutions_before_the_cell():
     space = S.Box(0, 255, (8, 8, 1), np.uint8)
-    model = {"conv_filters": [[2, 4, 2], [3, 4, 1]], "vf_share_layers": True}
+    model = {"conv_filters": [[2, 4, 2], [3, 4, 1]]}
     with make(model=model, obs_space=space) as policy:
         assert policy.get_weights()["lstm/lstm_cell/kernel"].shape == (3, 4 * UNITS)
         images = np.random.default_rng(0).integers(0, 256, (15, 8, 8, 1), np.uint8)
         before = policy.get_weights()
-        policy.learn_on_batch({**batch_of_episodes(2), "obs": images})
+        policy.learn_on_batch({**batch_of_episodes(), "obs": images})
         after = policy.get_weights()
         assert all((before[name] != after[name]).any() for name in before)
