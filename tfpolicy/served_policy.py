@@ -9,9 +9,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import tensorflow as tf
 
 from tfpolicy.checkpoint import HEADER_FILE, read_checkpoint
+from tfpolicy.columns import select
 from tfpolicy.description import PolicyDescription
 from tfpolicy.export.inference import SAMPLE, SERVING, InferenceGraph, build_inference
 from tfpolicy.export.saved_model import load_saved_model, version_folder
@@ -73,10 +73,10 @@ class ServedPolicy:
             ValueError: An observation has the wrong shape or dtype.
         """
         self._check_known(kwargs)
-        columns = self._inputs.columns(
+        feeds = self._inputs.feeds(
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
-        return self._act(columns, explore)
+        return self._act(feeds, explore)
 
     def compute_single_action(
         self,
@@ -92,10 +92,10 @@ class ServedPolicy:
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         """Like `compute_actions` for one observation; nothing has a batch dimension."""
         self._check_known(kwargs)
-        columns = self._inputs.single_columns(obs, state, prev_action, prev_reward, kwargs)
-        actions, states, extras = self._act(columns, explore)
+        feeds = self._inputs.single_feeds(obs, state, prev_action, prev_reward, kwargs)
+        actions, states, extras = self._act(feeds, explore)
         return (
-            tf.nest.map_structure(lambda action: action[0], actions),
+            select(actions, 0),
             [state[0] for state in states],
             {name: value[0] for name, value in extras.items()},
         )
@@ -125,9 +125,9 @@ class ServedPolicy:
                 raise KeyError(unknown_column(name, known))
 
     def _act(
-        self, columns: Mapping[str, Any], explore: bool | None
+        self, feeds: list[np.ndarray], explore: bool | None
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
-        outputs = self._functions[bool(explore)](*self._inputs.arrays(columns))
+        outputs = self._functions[bool(explore)](*feeds)
         actions = [outputs.pop(name) for name in self._action_names]
         states = [
             outputs.pop(f"state_out_{index}") for index in range(len(self._inputs.initial_state))

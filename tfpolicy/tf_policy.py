@@ -15,12 +15,14 @@ import tensorflow as tf
 
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.checkpoint import read_checkpoint, write_checkpoint
+from tfpolicy.columns import select
 from tfpolicy.config import PolicyConfig
 from tfpolicy.description import PolicyDescription, class_name
 from tfpolicy.exploration import exploration_for
-from tfpolicy.export.inference import InferenceGraph, build_inference
+from tfpolicy.export.example import Example, tolerance
+from tfpolicy.export.inference import build_inference, environment_space
 from tfpolicy.export.keras_weights import export_weights, import_weights
-from tfpolicy.export.saved_model import Example, export_saved_model
+from tfpolicy.export.saved_model import export_saved_model
 from tfpolicy.graph.acting import Actor
 from tfpolicy.graph.devices import num_gpus_present, tower_devices
 from tfpolicy.graph.discovery import recording_batch, sample_rows
@@ -42,13 +44,11 @@ from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.spaces import (
     batch_observations,
     check_supported,
-    clip_action,
+    environment_transform,
     flatten,
     leaf_spaces,
-    map_leaves,
     normalize_action,
     unflatten,
-    unsquash_action,
 )
 from tfpolicy.view_requirement import ViewRequirement
 
@@ -84,6 +84,11 @@ class TFPolicy(PolicyHooks, Policy):
         self.observation_space = observation_space
         self.action_space = self.action_space_struct = action_space
         self.config = self.config_class.from_dict(config)
+        self._to_environment = {
+            (unsquash, clip): environment_transform(action_space, unsquash=unsquash, clip=clip)
+            for unsquash in (False, True)
+            for clip in (False, True)
+        }
         self.callbacks = (self.config.callbacks or DefaultCallbacks)()
         self._devices = tower_devices(self.config.num_gpus, self.config.fake_gpus)
         seed = self.config.seed
@@ -117,6 +122,7 @@ class TFPolicy(PolicyHooks, Policy):
         episodes: Any = None,
         explore: bool | None = None,
         timestep: int | None = None,
+        extra_fetches: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         """Acts on a batch of observations.
@@ -132,6 +138,8 @@ class TFPolicy(PolicyHooks, Policy):
             explore: Whether to explore; `None` means `config["explore"]`. Without exploration the
                 mode is taken, and the result is the same bit for bit at every call.
             timestep: What exploration schedules go by; `None` means `global_timestep`.
+            extra_fetches: Which of the columns in the returned dict to compute; `None` means all.
+                What is not asked for costs nothing: without `vf_preds` no value network is run.
             **kwargs: Further columns that the model reads, by name.
 
         Returns:
@@ -140,15 +148,16 @@ class TFPolicy(PolicyHooks, Policy):
             `vf_preds`.
 
         Raises:
-            KeyError: The model reads a column that is missing, or none has a name in `kwargs`.
+            KeyError: The model reads a column that is missing, none has a name in `kwargs`, or
+                acting gives no column of a name in `extra_fetches`.
             ValueError: An observation has the wrong shape or dtype.
             FloatingPointError: The network's output is not finite.
         """
         self._check_known(kwargs)
-        columns = self._actor.inputs.columns(
+        feeds = self._actor.inputs.feeds(
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
-        return self._act(columns, explore, timestep)
+        return self._act(feeds, explore, timestep, extra_fetches)
 
     def compute_actions_from_input_dict(
         self,
@@ -163,7 +172,7 @@ class TFPolicy(PolicyHooks, Policy):
             KeyError: A column is unknown or missing.
         """
         self._check_known(input_dict)
-        return self._act(input_dict, explore, timestep)
+        return self._act(self._actor.inputs.arrays(input_dict), explore, timestep)
 
     def compute_single_action(
         self,
@@ -177,6 +186,7 @@ class TFPolicy(PolicyHooks, Policy):
         timestep: int | None = None,
         clip_actions: bool | None = None,
         unsquash_actions: bool | None = None,
+        extra_fetches: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
         """Acts on one observation and returns what the environment's `step` takes.
@@ -193,6 +203,7 @@ class TFPolicy(PolicyHooks, Policy):
             clip_actions: Whether to clip to the space's bounds; `None` means the config's.
             unsquash_actions: Whether to map [-1, 1] onto the space's bounds, which wins over
                 clipping; `None` means `config["normalize_actions"]`.
+            extra_fetches: As in `compute_actions`.
             **kwargs: Further columns that the model reads, without the batch dimension.
 
         Returns:
@@ -200,11 +211,11 @@ class TFPolicy(PolicyHooks, Policy):
             `compute_actions` without the batch dimension.
         """
         self._check_known(kwargs)
-        columns = self._actor.inputs.single_columns(obs, state, prev_action, prev_reward, kwargs)
-        actions, states, extras = self._act(columns, explore, timestep)
+        feeds = self._actor.inputs.single_feeds(obs, state, prev_action, prev_reward, kwargs)
+        actions, states, extras = self._act(feeds, explore, timestep, extra_fetches)
         env_actions = self._environment_actions(actions, clip_actions, unsquash_actions)
         return (
-            tf.nest.map_structure(lambda action: action[0], env_actions),
+            select(env_actions, 0),
             [state[0] for state in states],
             {name: value[0] for name, value in extras.items()},
         )
@@ -238,10 +249,9 @@ class TFPolicy(PolicyHooks, Policy):
             leaves = batch_observations(self.action_space, actions, "actions")
             actions = normalize_action(unflatten(self.action_space, leaves), self.action_space)
         self._check_known(kwargs)
-        columns = self._actor.inputs.columns(
+        feeds = self._actor.inputs.feeds(
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
-        feeds = self._actor.inputs.arrays(columns)
         self.model.check_observations(feeds)
         leaves = batch_observations(self.dist_class.space, actions, "actions")
         if len(leaves[0]) != len(feeds[0]):
@@ -481,7 +491,13 @@ class TFPolicy(PolicyHooks, Policy):
             TypeError: `env_config` or another free dict of the config holds a value that is
                 neither plain nor an array.
         """
-        write_checkpoint(checkpoint_dir, self._description().to_json(), self.get_state())
+        state = self.get_state()
+        try:
+            example = self._example()._asdict()
+        except FloatingPointError:  # What has diverged can be saved, for looking into.
+            example = None
+        description = {**self._description().to_json(), "example": example}
+        write_checkpoint(checkpoint_dir, description, state)
 
     def restore(self, checkpoint_dir: str | os.PathLike[str]) -> None:
         """Continues from the state in a checkpoint, or raises and changes nothing.
@@ -548,7 +564,7 @@ class TFPolicy(PolicyHooks, Policy):
         weights = self.get_weights()
         spaces = self.observation_space, self.action_space
         with build_inference(*spaces, self.config, weights) as graph:
-            example = self._example(graph)
+            example = self._example()
             return export_saved_model(export_dir, graph, self._description(), example, onnx)
 
     def export_model_to_h5(self, path: str | os.PathLike[str]) -> None:
@@ -628,6 +644,7 @@ class TFPolicy(PolicyHooks, Policy):
             self.dist_class,
             self.exploration,
             acting_specs(network.views),
+            check_numerics=self.config.check_numerics,
         )
         variables = self._graph_session.graph.get_collection(
             tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
@@ -669,23 +686,27 @@ class TFPolicy(PolicyHooks, Policy):
         postprocessed = self.postprocess_trajectory(batch)
         return SampleBatch(postprocessed), set(reads)
 
-    def _example(self, graph: InferenceGraph, num_rows: int = 8) -> Example:
-        """What this policy does on drawn observations, by the names of an inference graph."""
+    def _example(self, num_rows: int = 8) -> Example:
+        """What this policy does on drawn observations, by the names of its exports."""
         inputs = self._actor.inputs
         columns = {
             "obs": sample_rows(self.observation_space, num_rows, int(self._seed)),
             **blank_rows(inputs.specs, num_rows),
         }
+        _, states, _ = self._actor.act(inputs.arrays(columns), None, timestep=0)
+        # States that are not all zero say more.
+        columns.update((f"state_in_{index}", state) for index, state in enumerate(states))
         actions, states, extras = self._actor.act(inputs.arrays(columns), None, timestep=0)
-        for name in inputs.specs:
-            if self._views[name].data_col == "actions":
-                columns[name] = self._environment_actions(columns[name])
-        leaves = flatten(self.action_space, self._environment_actions(actions))
-        outputs = dict(zip(leaf_spaces(self.action_space, "actions"), leaves, strict=True))
+        outputs = _named_leaves("actions", self.action_space, self._environment_actions(actions))
         outputs.update({name: value for name, value in extras.items() if name != "action_prob"})
         outputs.update({f"state_out_{index}": state for index, state in enumerate(states)})
-        arrays = graph.acting_inputs().arrays(columns)
-        return Example(dict(zip(graph.input_names, arrays, strict=True)), outputs)
+        named = _named_leaves("obs", self.observation_space, columns.pop("obs"))
+        for name, column in columns.items():
+            if self._views[name].data_col == "actions":
+                column = self._environment_actions(column)
+            space = environment_space(name, self._views, self.action_space)
+            named.update(_named_leaves(name, space, column))
+        return Example(named, outputs, tolerance())
 
     def _description(self) -> PolicyDescription:
         return PolicyDescription(
@@ -706,42 +727,38 @@ class TFPolicy(PolicyHooks, Policy):
                 raise KeyError(unknown_column(name, list(self._views)))
 
     def _act(
-        self, columns: Mapping[str, Any], explore: bool | None, timestep: int | None
+        self,
+        feeds: list[np.ndarray],
+        explore: bool | None,
+        timestep: int | None,
+        extra_fetches: Sequence[str] | None = None,
     ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
-        feeds = self._actor.inputs.arrays(columns)
         self.model.check_observations(feeds)
-        explores = self.config.explore if explore is None else explore
-        seed = self._acting_seeds.next() if explores else None
+        wanted = None if extra_fetches is None else self._actor.known_extras(extra_fetches)
         now = self.global_timestep if timestep is None else timestep
+        if not (self.config.explore if explore is None else explore):
+            return self._actor.act(feeds, None, now, wanted)
+        seed = self._acting_seeds.next()
         try:
-            actions, states, extras = self._actor.act(feeds, seed, now)
-            self._check_finite(feeds, extras)
+            result = self._actor.act(feeds, seed, now, wanted)
         except (FloatingPointError, tf.errors.InvalidArgumentError):
-            if seed is not None:
-                self._acting_seeds.give_back(seed)
-                # Some draws refuse NaN in words of their own; acting greedily finds it.
-                self._check_finite(feeds, self._actor.act(feeds, None, now)[2])
+            self._acting_seeds.give_back(seed)
+            # Some draws refuse NaN in words of their own; acting greedily finds it.
+            self._actor.act(feeds, None, now)
             raise
-        if explores:
-            # Acting greedily is evaluation, which must not move the schedules on.
-            with self._timestep_lock:
-                self.global_timestep += len(feeds[0])
-        return actions, states, extras
-
-    def _check_finite(self, feeds: Sequence[np.ndarray], extras: Mapping[str, np.ndarray]) -> None:
-        if self.config.check_numerics and np.isnan(extras["action_logp"]).any():
-            raise FloatingPointError(_not_finite_text(feeds, extras))
+        # Acting greedily is evaluation, which must not move the schedules on.
+        with self._timestep_lock:
+            self.global_timestep += len(feeds[0])
+        return result
 
     def _environment_actions(
         self, actions: Any, clip: bool | None = None, unsquash: bool | None = None
     ) -> Any:
-        if self.config.normalize_actions if unsquash is None else unsquash:
-            return unsquash_action(actions, self.action_space)
-        if self.config.clip_actions if clip is None else clip:
-            return clip_action(actions, self.action_space)
-        return map_leaves(
-            lambda leaf, action: np.asarray(action).astype(leaf.dtype), self.action_space, actions
+        key = (
+            self.config.normalize_actions if unsquash is None else bool(unsquash),
+            self.config.clip_actions if clip is None else bool(clip),
         )
+        return self._to_environment[key](actions)
 
     def _announced(self, samples: Mapping[str, Any]) -> tuple[SampleBatch, dict[str, Any]]:
         """The batch that the callback has seen and may have changed, and what it has to say."""
@@ -754,11 +771,8 @@ class TFPolicy(PolicyHooks, Policy):
         return batch, metrics
 
 
-def _not_finite_text(feeds: Sequence[np.ndarray], extras: Mapping[str, np.ndarray]) -> str:
-    rows = np.flatnonzero(np.isnan(extras["action_logp"]))[:5].tolist()
-    inputs = [i for i, feed in enumerate(feeds) if feed.dtype.kind == "f" and np.isnan(feed).any()]
-    cause = f"input {inputs[0]} holds NaN there" if inputs else "the inputs hold no NaN"
-    return f"The network's output is not finite in rows {rows}; {cause}."
+def _named_leaves(name: str, space: gym.Space | None, column: Any) -> dict[str, np.ndarray]:
+    return dict(zip(leaf_spaces(space, name), flatten(space, column), strict=True))
 
 
 def _rebuild(policy_class: type[TFPolicy], arguments: tuple, state: dict[str, Any]) -> TFPolicy:

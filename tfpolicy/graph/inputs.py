@@ -33,49 +33,48 @@ class ActingInputs:
         self.initial_state = list(initial_state)
         self._observation_space = observation_space
         self._initial_state = {f"state_in_{i}": state for i, state in enumerate(initial_state)}
+        self._only_obs = not specs
+        # Of a space whose arrays need no further check; of any other no array has this dtype.
+        is_box = isinstance(observation_space, gym.spaces.Box)
+        self._dtype = observation_space.dtype if is_box else np.dtype(object)
+        self._shape = observation_space.shape
 
-    def columns(
+    def feeds(
         self,
         obs: Any,
-        states: Sequence[Any] | None = None,
-        prev_actions: Any = None,
-        prev_rewards: Any = None,
-        further: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """The arguments of `compute_actions` as columns by name; what is `None` is left out.
+        states: Sequence[Any] | None,
+        prev_actions: Any,
+        prev_rewards: Any,
+        further: Mapping[str, Any],
+    ) -> list[np.ndarray]:
+        """The arguments of `compute_actions` as one array for each input leaf, see `arrays`.
 
         Raises:
-            ValueError: There are more or fewer states than the model has.
+            ValueError: Besides, if there are more or fewer states than the model has.
         """
-        columns = {"obs": obs, **(further or {})}
-        if states is not None and len(states):
-            if len(states) != len(self._initial_state):
-                raise ValueError(
-                    f"`state_batches`: expected {len(self._initial_state)} arrays, "
-                    f"got {len(states)}."
-                )
-            columns.update(zip(self._initial_state, states, strict=True))
-        if prev_actions is not None:
-            columns["prev_actions"] = prev_actions
-        if prev_rewards is not None:
-            columns["prev_rewards"] = prev_rewards
-        return columns
+        if self._only_obs and not further and (states is None or not len(states)):
+            # What a vector environment gives at every step need not go through the general case.
+            if type(obs) is np.ndarray and obs.dtype == self._dtype and obs.ndim:
+                if obs.shape[1:] == self._shape:
+                    return [obs]
+            return batch_observations(self._observation_space, obs)
+        return self.arrays(self._columns(obs, states, prev_actions, prev_rewards, further))
 
-    def single_columns(
+    def single_feeds(
         self,
         obs: Any,
-        state: Sequence[Any] | None = None,
-        prev_action: Any = None,
-        prev_reward: Any = None,
-        further: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """The arguments of `compute_single_action` as columns of one row each."""
-        return self.columns(
+        state: Sequence[Any] | None,
+        prev_action: Any,
+        prev_reward: Any,
+        further: Mapping[str, Any],
+    ) -> list[np.ndarray]:
+        """The arguments of `compute_single_action` as arrays of one row each, see `arrays`."""
+        return self.feeds(
             obs[None] if isinstance(obs, np.ndarray) else [obs],
             None if state is None else [np.asarray(part)[None] for part in state],
             None if prev_action is None else _one_row(prev_action),
             None if prev_reward is None else np.asarray([prev_reward], np.float32),
-            {name: _one_row(value) for name, value in (further or {}).items()},
+            {name: _one_row(value) for name, value in further.items()} if further else further,
         )
 
     def arrays(self, columns: Mapping[str, Any]) -> list[np.ndarray]:
@@ -101,6 +100,29 @@ class ActingInputs:
                     raise ValueError(f"Column `{name}`: expected {num_rows} rows, got {len(leaf)}.")
             leaves += added
         return leaves
+
+    def _columns(
+        self,
+        obs: Any,
+        states: Sequence[Any] | None,
+        prev_actions: Any,
+        prev_rewards: Any,
+        further: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """The arguments of `compute_actions` as columns by name; what is `None` is left out."""
+        columns = {"obs": obs, **further}
+        if states is not None and len(states):
+            if len(states) != len(self._initial_state):
+                raise ValueError(
+                    f"`state_batches`: expected {len(self._initial_state)} arrays, "
+                    f"got {len(states)}."
+                )
+            columns.update(zip(self._initial_state, states, strict=True))
+        if prev_actions is not None:
+            columns["prev_actions"] = prev_actions
+        if prev_rewards is not None:
+            columns["prev_rewards"] = prev_rewards
+        return columns
 
 
 def _one_row(value: Any) -> Any:

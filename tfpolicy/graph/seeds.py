@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 _LIMIT = 2**31
+_BLOCK = 256
 
 
 class SeedStream:
@@ -27,6 +28,8 @@ class SeedStream:
     def __init__(self, seed: int, purpose: str):
         self._base = (seed + zlib.crc32(purpose.encode())) % _LIMIT
         self._count = 0
+        # Seeds from the count `_first` on; making one at a time takes as long as a matrix product.
+        self._first, self._block = 0, self._block_from(0)
         self._lock = threading.Lock()
 
     def next(self) -> np.ndarray:
@@ -34,7 +37,9 @@ class SeedStream:
         with self._lock:
             count = self._count
             self._count = (count + 1) % _LIMIT
-        return np.array((self._base, count), np.int32)
+            if not 0 <= count - self._first < _BLOCK:
+                self._first, self._block = count, self._block_from(count)
+            return self._block[count - self._first]
 
     def give_back(self, seed: np.ndarray) -> None:
         """Takes back a seed whose draw came to nothing; only the latest can still be used."""
@@ -50,6 +55,11 @@ class SeedStream:
         """Continues where another stream stood."""
         with self._lock:
             self._base, self._count = int(state["base"]), int(state["count"])
+            self._first, self._block = self._count, self._block_from(self._count)
+
+    def _block_from(self, count: int) -> list[np.ndarray]:
+        counts = np.arange(count, count + _BLOCK, dtype=np.int64) % _LIMIT
+        return list(np.stack([np.full(_BLOCK, self._base), counts], axis=1).astype(np.int32))
 
 
 def check_seed_states(states: Any, names: Collection[str]) -> None:

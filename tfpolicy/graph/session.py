@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+
+_CLOSED = "This policy was closed; build or restore a new one."
+_FORKED = (
+    "This policy's TensorFlow session belongs to the process that built it, and this is a fork of "
+    'that process. Build the policy after forking, or start processes with the "spawn" method: a '
+    "policy can be pickled."
+)
 
 
 class GraphSession:
@@ -49,8 +59,10 @@ class GraphSession:
             rewrites = options.graph_options.rewrite_options
             rewrites.remapping = rewriter_config_pb2.RewriterConfig.OFF
         self._session = tf.compat.v1.Session(graph=self.graph, config=options)
-        self._pid = os.getpid()
-        self._closed = False
+        # Why nothing can be run any more, if so.
+        self._refusal: str | None = None
+        _SESSIONS.add(self)
+        self._lock = threading.Lock()
         # What `callable` has made so far; each keeps the session alive.
         self._runs: list[Callable[..., list[Any]] | None] = []
         self._readers: dict[tuple[str, ...], Callable] = {}
@@ -71,14 +83,8 @@ class GraphSession:
 
     def check_usable(self) -> None:
         """Raises a `RuntimeError` after `close` and in a forked child."""
-        if self._closed:
-            raise RuntimeError("This policy was closed; build or restore a new one.")
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                "This policy's TensorFlow session belongs to the process that built it, and this "
-                "is a fork of that process. Build the policy after forking, or start processes "
-                'with the "spawn" method: a policy can be pickled.'
-            )
+        if self._refusal is not None:
+            raise RuntimeError(self._refusal)
 
     def callable(
         self,
@@ -100,12 +106,13 @@ class GraphSession:
                 another one; worth it for small graphs. Not for graphs over several devices.
         """
         runs = self._runs
-        position = len(runs)
-        runs.append(None)
+        with self._lock:
+            position = len(runs)
+            runs.append(None)
 
         def call(*values: Any) -> list[Any]:
-            if self._closed or os.getpid() != self._pid:
-                self.check_usable()
+            if self._refusal is not None:
+                raise RuntimeError(self._refusal)
             run = runs[position]
             if run is None:
                 # Optimizing a graph takes long, and few policies use every callable.
@@ -154,14 +161,27 @@ class GraphSession:
 
     def close(self) -> None:
         """Frees the session and everything on its devices; later calls raise."""
-        if not self._closed:
-            self._closed = True
-            # The memory of a session is freed with the last reference to it. A fork keeps it: what
-            # it shares with its parent is not for it to end.
-            if os.getpid() == self._pid:
-                self._session.close()
-                self._runs[:] = [None] * len(self._runs)
-                del self._session
+        refusal, self._refusal = self._refusal, _CLOSED
+        # The memory of a session is freed with the last reference to it. A fork keeps it: what it
+        # shares with its parent is not for it to end.
+        if refusal is None:
+            self._session.close()
+            self._runs[:] = [None] * len(self._runs)
+            del self._session
+
+
+# Asking for the process at every call would take as long as a small operation of the graph.
+_SESSIONS: weakref.WeakSet[GraphSession] = weakref.WeakSet()
+
+
+def _refuse_in_fork() -> None:
+    for session in list(_SESSIONS):
+        if session._refusal is None:
+            session._refusal = _FORKED
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_refuse_in_fork)
 
 
 def variable_names(variables: Sequence[tf.Variable]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from tfpolicy.spaces.actions import (
     action_scaling,
     clip_action,
+    environment_transform,
     is_float_box,
     normalize_action,
     normalized_space,
@@ -21,6 +22,7 @@ __all__ = [
     "check_in_range",
     "check_supported",
     "clip_action",
+    "environment_transform",
     "flatten",
     "is_float_box",
     "leaf_spaces",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Tuple
 
-from tfpolicy.spaces.base import Leaf, map_leaves
+from tfpolicy.spaces.base import NESTED_TYPES, Leaf, map_leaves
 
 Array = np.ndarray
 
@@ -88,6 +88,35 @@ def clip_action(action: Any, space: Space) -> Any:
     return map_leaves(_clip_leaf, space, action)
 
 
+def environment_transform(space: Space, *, unsquash: bool, clip: bool) -> Callable[[Any], Any]:
+    """Returns what makes the environment's actions of the policy's own, with all done once.
+
+    Args:
+        space: The action space of the environment.
+        unsquash: Whether the result does what `unsquash_action` does. It wins over `clip`.
+        clip: Whether it does what `clip_action` does. Otherwise only dtypes change.
+
+    Returns:
+        A function of `[*leaf.shape]` or `[..., *leaf.shape]` arrays, nested as `space`.
+    """
+    if isinstance(space, NESTED_TYPES):
+        leaf = _unsquash_leaf if unsquash else _clip_leaf if clip else _as_leaf
+        return lambda action: map_leaves(leaf, space, action)
+    if not isinstance(space, Box):
+        return functools.partial(_cast_exactly, space)
+    if not is_float_box(space) or not (unsquash or clip):
+        return functools.partial(_clip_leaf if unsquash or clip else _as_leaf, space)
+    low, high, dtype = space.low, space.high, space.dtype
+    centre, scale = action_scaling(space)
+
+    def transform(action: Array) -> Array:
+        if unsquash:
+            action = centre + scale * action
+        return np.minimum(np.maximum(action, low), high).astype(dtype, copy=False)
+
+    return transform
+
+
 def is_float_box(space: Space) -> TypeGuard[Box]:
     """Returns whether a leaf is a `Box` of floats: the only kind that is ever scaled."""
     return isinstance(space, Box) and space.dtype.kind == "f"
@@ -125,6 +154,10 @@ def _scaling(
     scale[missed] = np.nextafter(scale[missed], np.inf)
     scale[scale == 0] = 1
     return centre.reshape(shape), scale.reshape(shape)
+
+
+def _as_leaf(space: Leaf, action: Any) -> Any:
+    return np.asarray(action).astype(space.dtype, copy=False)
 
 
 def _normalize_leaf(space: Leaf, action: Any) -> Any:
@@ -168,7 +201,9 @@ def _round_and_clip(space: Box, action: Array) -> Array:
 
 def _cast_exactly(space: Leaf, action: Array) -> Any:
     # A `Discrete` action is a scalar, usable as an index or a key, and not an array of rank 0.
-    return action.astype(space.dtype, casting="same_kind")[() if space.shape == () else ...]
+    return action.astype(space.dtype, casting="same_kind", copy=False)[
+        () if space.shape == () else ...
+    ]
 
 
 def _leaf_array(space: Leaf, action: Any) -> Array:

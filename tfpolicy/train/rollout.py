@@ -296,12 +296,10 @@ def env_action_transform(policy: Policy) -> Callable[[Column], Column] | None:
     space = policy.action_space
     if not any(isinstance(leaf, Box) for leaf in spaces.leaf_spaces(space, "actions").values()):
         return None
-    if policy.config.get("normalize_actions", False):
-        return lambda actions: spaces.unsquash_action(actions, space)
-    if policy.config.get("clip_actions", False):
-        return lambda actions: spaces.clip_action(actions, space)
-    return lambda actions: spaces.map_leaves(
-        lambda leaf, action: np.asarray(action).astype(leaf.dtype, copy=False), space, actions
+    return spaces.environment_transform(
+        space,
+        unsquash=policy.config.get("normalize_actions", False),
+        clip=policy.config.get("clip_actions", False),
     )
 
 
