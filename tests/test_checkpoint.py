@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tfpolicy.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from tfpolicy.locks import locked
 
 DESCRIPTION = {"class": "PPOPolicy", "config": {"lr": 5e-5}, "bound": float("inf")}
 
@@ -146,15 +148,30 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, file_size_limit, limit)
     assert names(tmp_path) == before
 
 
-def test_arrays_that_a_killed_writer_left_are_cleared_only_when_old(tmp_path):
+def test_arrays_that_a_killed_writer_left_are_cleared_by_the_next(tmp_path):
     write_checkpoint(tmp_path, DESCRIPTION, sequential_state())
+    left, young = tmp_path / "state-00000000.npz", tmp_path / "state-00000001.npz"
+    left.write_bytes(b"half")
+    young.write_bytes(b"whole, but not named yet")
+    with locked(young):
+        write_checkpoint(tmp_path, DESCRIPTION, sequential_state(100))
+    assert not left.exists() and young.exists()
+    assert_holds(tmp_path, sequential_state(100))
+
+
+def test_without_locks_they_are_cleared_when_they_are_old(tmp_path, monkeypatch):
+    def no_locks(descriptor, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
     old, young = tmp_path / "state-00000000.npz", tmp_path / "state-00000001.npz"
     old.write_bytes(b"half")
     young.write_bytes(b"half")
     os.utime(old, (0, 0))
-    write_checkpoint(tmp_path, DESCRIPTION, sequential_state(100))
-    assert not old.exists() and young.exists()
-    assert_holds(tmp_path, sequential_state(100))
+    for start in (0, 100):
+        write_checkpoint(tmp_path, DESCRIPTION, sequential_state(start))
+        assert_holds(tmp_path, sequential_state(start))
+        assert not old.exists() and len(names(tmp_path)) == 3
 
 
 def test_writers_and_readers_at_once_see_whole_checkpoints(tmp_path):

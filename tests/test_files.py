@@ -1,9 +1,10 @@
+import errno
 import os
 import stat
 
 import pytest
 
-from tfpolicy.files import atomic_file, publish_folder, staged_folder
+from tfpolicy.files import atomic_file, hidden_sibling, publish_folder, staged_folder
 
 
 def everything(folder):
@@ -14,8 +15,8 @@ def test_a_file_appears_with_its_content(tmp_path):
     target = tmp_path / "a" / "b.bin"
     with atomic_file(target) as staged:
         staged.write_bytes(b"new")
-        assert staged.parent == target.parent and staged.suffix == ".bin"
-        assert staged.name.startswith(".") and not target.exists()
+        assert staged.parent.parent == target.parent and staged.suffix == ".bin"
+        assert staged.parent.name.startswith(".") and not target.exists()
     assert target.read_bytes() == b"new"
     assert everything(tmp_path) == ["a", "a/b.bin"]
 
@@ -105,17 +106,62 @@ def test_a_folder_is_not_published_over_something_else(tmp_path, kind):
     assert everything(tmp_path) == (["1"] if kind == "file" else ["1", "1/mine"])
 
 
-@pytest.mark.parametrize("name", ["plain.h5", "[odd]*.h5"])
-def test_what_a_killed_process_left_long_ago_is_cleared_by_the_next_success(tmp_path, name):
-    old_file = tmp_path / f".tmp-0123abcd-{name}"
-    old_folder = tmp_path / f".tmp-0123abce-{name}"
-    young = tmp_path / f".tmp-0123abcf-{name}"
-    of_another = tmp_path / ".tmp-0123abcd-another.h5"
-    old_folder.mkdir()
-    for file in (old_file, old_folder / "inside", young, of_another):
-        file.write_text("left")
-    for path in (old_file, old_folder, of_another):
-        os.utime(path, (0, 0))
+NAMES = ["plain.h5", "[odd]*.h5"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_killed_process_left_is_cleared_by_the_next_success(tmp_path, name):
+    child = os.fork()
+    if not child:
+        try:
+            with atomic_file(tmp_path / name) as staged:
+                staged.write_bytes(b"half")
+                os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    (left,) = everything(tmp_path)[1:]
+    assert left.startswith(".tmp-") and left.endswith(f"/{name}")
+    with atomic_file(tmp_path / "another.h5") as staged:
+        staged.write_text("new")
+    assert left in everything(tmp_path)
     with atomic_file(tmp_path / name) as staged:
         staged.write_text("new")
-    assert set(everything(tmp_path)) == {name, young.name, of_another.name}
+    assert everything(tmp_path) == sorted([name, "another.h5"])
+
+
+def test_what_is_still_being_written_is_left_alone(tmp_path):
+    with atomic_file(tmp_path / "x.h5") as slow:
+        slow.write_text("slow")
+        with atomic_file(tmp_path / "x.h5") as quick:
+            quick.write_text("quick")
+        assert (tmp_path / "x.h5").read_text() == "quick"
+    assert (tmp_path / "x.h5").read_text() == "slow"
+    assert everything(tmp_path) == ["x.h5"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_another_machine_began_is_cleared_when_it_is_a_day_old(tmp_path, name):
+    old, young = (tmp_path / f".tmp-fedcba98-0123abc{digit}-{name}" for digit in "de")
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / name).write_text("left")
+    os.utime(old, (0, 0))
+    with atomic_file(tmp_path / name) as staged:
+        staged.write_text("new")
+    assert set(everything(tmp_path)) == {name, young.name, f"{young.name}/{name}"}
+
+
+def test_without_locks_age_alone_tells_what_was_abandoned(tmp_path, monkeypatch):
+    def no_locks(descriptor, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    for age in (0, 1):
+        folder = hidden_sibling(tmp_path / "x.h5")
+        folder.mkdir()
+        if age:
+            os.utime(folder, (0, 0))
+    with atomic_file(tmp_path / "x.h5") as staged:
+        staged.write_text("new")
+    assert len(everything(tmp_path)) == 2

@@ -18,10 +18,13 @@ COMMANDS = ("train", "evaluate", "export", "inspect")
 FLOORS = {
     # NumPy and gymnasium only.
     "callbacks": 0,
+    "checksums": 0,
     "columns": 0,
     "config": 0,
     "exact_json": 0,
     "files": 0,
+    "locks": 0,
+    "npz": 0,
     "policy": 0,
     "returns": 0,
     "sample_batch": 0,

@@ -1,9 +1,12 @@
 """Files and folders that others see whole or not at all.
 
-Everything is written under a hidden name beside its target, forced to disk and only then renamed,
-so that a reader, a server that polls the folder, or a machine that loses power never meets half of
-it. What is written gets the permissions of the process's umask (the 0600 of `tempfile` would lock
-a server out).
+Everything is written in a hidden folder beside its target, forced to disk and only then renamed, so
+that a reader, a server that polls the folder, or a machine that loses power never meets half of it.
+What is written gets the permissions of the process's umask (the 0600 of `tempfile` would lock a
+server out).
+
+A process that is killed leaves its hidden folder behind, and the next success at the same target
+removes it. That nobody is writing there any more is told by a lock, which ends with its process.
 """
 
 from __future__ import annotations
@@ -11,46 +14,45 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import hashlib
 import os
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# A process that is killed leaves its hidden files behind; the next success at the same target
-# clears those that nobody can still be writing.
+from tfpolicy.locks import locked
+
+# On some network file systems a lock is known to its own machine alone, and some have none: what
+# was begun there is only removed when nobody can still be writing it.
 _ABANDONED_AFTER_S = 24 * 3600.0
+_MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields a hidden path beside `path`, which replaces `path` when the block succeeds.
+    """Yields a path in a hidden folder; the file there replaces `path` when the block succeeds.
 
     Missing parent folders are made. When the block or the publishing raises, `path` is as it was
-    before and neither the hidden file nor a folder made for it is left. Only where the very last
-    step fails, forcing the new name to disk, `path` is the new file.
+    before and neither the hidden folder nor one made for it is left. Only where the very last step
+    fails, forcing the new name to disk, `path` is the new file.
 
     Args:
         path: The file to write or replace.
 
     Yields:
-        The path to write to: in the folder of `path`, with its suffix, not yet existing.
+        The path to write to: of the same name, not yet existing.
     """
     path = Path(path)
-    with _made_folder(path.parent):
-        staged = _hidden_sibling(path)
-        try:
-            yield staged
-            _sync(staged)
-            os.replace(staged, path)
-            _sync(path.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                staged.unlink(missing_ok=True)
-            raise
-    _remove_abandoned(path)
+    with staged_folder(path) as folder:
+        staged = folder / path.name
+        yield staged
+        _sync(staged)
+        os.replace(staged, path)
+        _sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -67,10 +69,9 @@ def staged_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         The hidden folder.
     """
     path = Path(path)
-    with _made_folder(path.parent):
-        staged = _hidden_sibling(path)
+    with _made_folder(path.parent), contextlib.ExitStack() as locks:
+        staged = _hidden_folder(path, locks)
         try:
-            staged.mkdir()
             yield staged
         finally:
             shutil.rmtree(staged, ignore_errors=True)
@@ -102,6 +103,11 @@ def publish_folder(staged: Path, path: Path) -> None:
     _sync(path.parent)
 
 
+def hidden_sibling(path: Path) -> Path:
+    """A new hidden name beside `path`; what has one and no lock goes at the next success there."""
+    return path.with_name(f".tmp-{_MACHINE}-{secrets.token_hex(4)}-{path.name}")
+
+
 @contextlib.contextmanager
 def _made_folder(folder: Path) -> Iterator[None]:
     """Makes `folder` and its parents; removes those that it made when the block raises."""
@@ -118,20 +124,25 @@ def _made_folder(folder: Path) -> Iterator[None]:
         raise
 
 
-def _hidden_sibling(path: Path) -> Path:
-    return path.with_name(f".tmp-{secrets.token_hex(4)}-{path.name}")
+def _hidden_folder(path: Path, locks: contextlib.ExitStack) -> Path:
+    """Makes a hidden folder beside `path` and holds its lock as long as `locks` is open."""
+    while True:
+        folder = hidden_sibling(path)
+        folder.mkdir()
+        # Until it is locked, someone else may take it for abandoned.
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            locks.enter_context(locked(folder))
+            if folder.exists():
+                return folder
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Removes hidden siblings of `path` that a killed process left behind long ago."""
-    for leftover in path.parent.glob(f".tmp-????????-{glob.escape(path.name)}"):
-        with contextlib.suppress(OSError):
-            if time.time() - leftover.stat().st_mtime < _ABANDONED_AFTER_S:
-                continue
-            if leftover.is_dir():
+    """Removes hidden siblings of `path` that nobody is writing any more."""
+    for leftover in path.parent.glob(f".tmp-????????-????????-{glob.escape(path.name)}"):
+        with contextlib.suppress(OSError), locked(leftover) as is_locked:
+            ours = is_locked and leftover.name.startswith(f".tmp-{_MACHINE}-")
+            if ours or time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_S:
                 shutil.rmtree(leftover)
-            else:
-                leftover.unlink()
 
 
 def _sync(path: Path) -> None:
