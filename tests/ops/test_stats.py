@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpolicy.ops.stats import explained_variance, global_norm_clip, standardize
+from tfpolicy.ops.stats import explained_variance, global_norm_clip, normalize, standardize
 
 
 def explained_variance_of(values, targets):
@@ -99,3 +99,64 @@ def test_missing_gradients_keep_their_places(max_norm):
 def test_norm_must_be_positive(max_norm):
     with tf.Graph().as_default(), pytest.raises(ValueError, match="`max_norm` must be positive"):
         global_norm_clip([tf.ones([2])], max_norm)
+
+
+def normalized(evaluate, x, count=5, mean=0.0, variance=1.0, clip=10.0):
+    """What `normalize` makes of x, whose dtype the evaluator would change."""
+    moments = np.int64(count), np.float64(mean), np.float64(variance)
+    return evaluate(lambda _: normalize(*map(tf.constant, (x, *moments)), clip), np.zeros(1))
+
+
+def test_normalize_by_hand(evaluate):
+    x = np.float32([[1.0, 10.0], [7.0, 10.5]])
+    found = normalized(evaluate, x, mean=[3.0, 10.0], variance=[4.0, 0.0625])
+    np.testing.assert_allclose(found, [[-1.0, 0.0], [2.0, 2.0]])
+
+
+def test_normalize_without_moments_leaves_everything(evaluate):
+    x = np.float32([[1e30, -50.0, 0.1]])
+    found = normalized(evaluate, x, 0, np.zeros(3), np.zeros(3))
+    np.testing.assert_array_equal(found, x)
+
+
+@pytest.mark.parametrize("clip, expected", [(10.0, [10, -10, 3]), (0.5, [0.5, -0.5, 0.5])])
+def test_normalize_clips(evaluate, clip, expected):
+    x = np.float32([[1e6, -1e6, 3.0], [np.inf, -np.inf, 3.0]])
+    found = normalized(evaluate, x, mean=np.zeros(3), variance=np.ones(3), clip=clip)
+    np.testing.assert_array_equal(found, [expected, expected])
+
+
+def test_normalize_need_not_clip(evaluate):
+    found = normalized(evaluate, np.float32([[1e6]]), mean=[1.0], variance=[4.0], clip=None)
+    np.testing.assert_allclose(found, [[499999.5]])
+
+
+@pytest.mark.parametrize("variance", [0.0, 1e-20])
+def test_normalize_only_shifts_what_does_not_vary(evaluate, variance):
+    x = np.float32([[5.0], [5.5]])
+    found = normalized(evaluate, x, mean=[5.0], variance=[variance], clip=None)
+    np.testing.assert_array_equal(found, [[0.0], [0.5]])
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_normalize_keeps_nan(evaluate, count):
+    x = np.float32([[np.nan, 1.0]])
+    found = normalized(evaluate, x, count, np.zeros(2), np.ones(2))
+    np.testing.assert_array_equal(found, [[np.nan, 1.0]])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int32, np.uint32])
+def test_normalize_tells_close_large_values_apart(evaluate, dtype):
+    # In float32 both are 2e9.
+    x = np.array([[2_000_000_001], [2_000_000_003]]).astype(dtype)
+    found = normalized(evaluate, x, mean=[2e9], variance=[1.0])
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, [[1.0], [3.0]])
+
+
+def test_normalize_takes_windows(evaluate):
+    # [B, K, *D] against moments [*D].
+    rows = np.random.default_rng(0).normal(3, 2, (4, 5, 2, 3)).astype(np.float32)
+    mean, variance = rows.mean(axis=(0, 1)), rows.var(axis=(0, 1))
+    found = normalized(evaluate, rows, mean=mean, variance=variance)
+    np.testing.assert_allclose(found, (rows - mean) / np.sqrt(variance), rtol=1e-5, atol=1e-5)

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 # Below it differences between advantages are rounding errors, which must not be blown up to size 1.
 MIN_STD = 1e-4
+# Below it a dimension is a constant, with the dust of some simulator's arithmetic on it.
+MIN_VARYING_STD = 1e-8
 
 
 def explained_variance(
@@ -54,6 +56,35 @@ def standardize(x: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         rows = (rows - rows.mean()) / max(rows.std(), MIN_STD)
     result[valid] = rows
     return result
+
+
+def normalize(
+    x: tf.Tensor, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, clip: float | None
+) -> tf.Tensor:
+    """(x − μ) / σ, clipped to ±`clip`; without moments, when `count` is 0, x as it is.
+
+    A dimension that does not vary (σ ≤ 1e-8) is only shifted. It is computed in float64 where
+    float32 cannot tell the values of x from one another.
+
+    Args:
+        x: [B, ..., *D], numbers of any dtype.
+        count: [] int64, of how many rows the moments are.
+        mean: [*D] float64, μ.
+        variance: [*D] float64, σ².
+        clip: A positive number; None clips nothing.
+
+    Returns:
+        [B, ..., *D] float32; NaN where x is.
+    """
+    wide = np.result_type(x.dtype.as_numpy_dtype, np.float32) == np.float64
+    dtype = tf.float64 if wide else tf.float32
+    std = tf.sqrt(variance)
+    std = tf.where(std > MIN_VARYING_STD, std, tf.ones_like(std))
+    y = (tf.cast(x, dtype) - tf.cast(mean, dtype)) / tf.cast(std, dtype)
+    y = tf.cast(y, tf.float32)
+    if clip is not None:
+        y = tf.clip_by_value(y, -clip, clip)
+    return tf.where(count > 0, y, tf.cast(x, tf.float32))
 
 
 def global_norm_clip(
