@@ -107,6 +107,26 @@ def test_changing_arrays_after_they_were_loaded_does_not_change_the_buffer(loade
         assert all((leaf == 1).all() for leaf in share)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_belongs_to_the_whole_batch_is_kept_beside_it(number):
+    devices = [None] if number == 1 else [f"/CPU:{i}" for i in range(number)]
+    frozen_specs = [tf.TensorSpec([], tf.int64), tf.TensorSpec([2], tf.float64)]
+    session = GraphSession(number)
+    with session.building():
+        buffer = DeviceBuffer(session, devices, SPECS, "buffer", frozen_specs)
+        read = session.callable([], buffer.read_frozen())
+    session.finalize()
+    count, mean = read()
+    assert count == 0 and mean.tolist() == [0.0, 0.0]
+    leaves = [np.ones((4, 2), np.float32), np.ones((4, 3), np.int64)]
+    values = aligned(np.array([1.5, 2.5] * 32))[:2]
+    buffer.load(leaves, np.ones(4, int), [np.int64(2**40), values])
+    values[:] = 7.0
+    count, mean = read()
+    assert count == 2**40 and mean.tolist() == [1.5, 2.5]
+    session.close()
+
+
 def test_buffers_are_no_weights_and_no_trainable_variables():
     made = Loaded(2)
     keys = tf.compat.v1.GraphKeys

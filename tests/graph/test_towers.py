@@ -79,11 +79,12 @@ def machine():
     graph_session.close()
 
 
-def tower(machine, loss, device=None, gradients=tf.gradients, **columns):
+def tower(machine, loss, device=None, gradients=tf.gradients, frozen=(), **columns):
     specs = {"x": tf.TensorSpec([None, 2], tf.float32), **columns}
+    variables = [v for v in machine.variables if all(v is not other for other in frozen)]
     return Tower(
-        device, machine.model, machine.variables, {}, loss, gradients, specs, None,
-        compiles_itself=True,
+        device, machine.model, variables, {}, loss, gradients, specs, None,
+        compiles_itself=True, frozen=frozen,
     )  # fmt: skip
 
 
@@ -105,6 +106,25 @@ def test_a_tower_gives_gradients_of_what_the_loss_depends_on(machine, device, co
     # x·w is 0 and 2.
     np.testing.assert_allclose(gradient, X.mean(axis=0))
     np.testing.assert_allclose(stats, [1, 2])
+    assert isinstance(machine.model.w, tf.Variable)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("device", [None, "/CPU:1"])
+def test_a_frozen_variable_is_read_as_what_is_handed_in_and_has_no_gradient(
+    machine, device, compiled
+):
+    def loss(batch):
+        outputs = machine.model(batch).dist_inputs[:, 0] + machine.model.unused
+        return LossOutput(batch.mean(outputs), {})
+
+    made = tower(machine, loss, device, frozen=[machine.model.w])
+    with machine.building():
+        found = made([tf.constant(X)], [tf.constant([1.0, 10.0])], compiled=compiled)
+    (gradient,), stats = machine.session.run([list(found.gradients), found.stats])
+    # x·(1, 10) is 21 and 43.
+    assert gradient.tolist() == [1.0] and stats.tolist() == [32.0]
+    assert made.has_gradient == (True,)
     assert isinstance(machine.model.w, tf.Variable)
 
 

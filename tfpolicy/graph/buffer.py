@@ -16,7 +16,8 @@ class DeviceBuffer:
 
     A *unit* is what must stay together: a row, or a sequence of a recurrent batch. Unit `u` goes to
     device `u % n`, so that what all devices see at one offset is what one device would see there.
-    Units left over (fewer than devices) are dropped and counted.
+    Units left over (fewer than devices) are dropped and counted. Beside the columns there may be
+    *frozen* values, which belong to the batch as a whole.
 
     Attributes:
         num_units: Units on each device.
@@ -28,6 +29,7 @@ class DeviceBuffer:
         devices: Where the shares live.
         unit_specs: The spec of one unit of each leaf; dimensions may be `None`.
         name: Prefix of the variables' names.
+        frozen_specs: The specs of the frozen values.
     """
 
     def __init__(
@@ -36,32 +38,38 @@ class DeviceBuffer:
         devices: Sequence[str | None],
         unit_specs: Sequence[tf.TensorSpec],
         name: str,
+        frozen_specs: Sequence[tf.TensorSpec] = (),
     ):
         self._devices = devices
         self.num_units = 0
         self.unit_rows = np.zeros(0, np.int64)
         self.num_rows_dropped = 0
-        self._variables: list[list[tf.Variable]] = []
-        inputs, assigned = [], []
+        self._shares = []
         for index, device in enumerate(devices):
-            share = []
-            for leaf, spec in enumerate(unit_specs):
-                with tf.device(device):
-                    variable = _resizable_variable(spec, f"{name}/tower_{index}/column_{leaf}")
-                placeholder = tf.compat.v1.placeholder(spec.dtype, variable.shape)
-                share.append(variable)
-                inputs.append(placeholder)
-                assigned.append(variable.assign(placeholder).op)
-            self._variables.append(share)
+            with tf.device(device):
+                prefix = f"{name}/tower_{index}/column"
+                specs = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in unit_specs]
+                self._shares.append(_variables(specs, prefix))
+        with tf.device(devices[0]):
+            self._frozen = _variables(frozen_specs, f"{name}/frozen")
+        variables = [*(v for share in self._shares for v in share), *self._frozen]
+        inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
+        assigned = [v.assign(x).op for v, x in zip(variables, inputs, strict=True)]
         self._load = graph_session.callable(inputs, [], assigned)
-        graph_session.initialize([v for share in self._variables for v in share])
+        graph_session.initialize(variables)
 
-    def load(self, leaves: Sequence[np.ndarray], unit_rows: np.ndarray) -> None:
+    def load(
+        self,
+        leaves: Sequence[np.ndarray],
+        unit_rows: np.ndarray,
+        frozen: Sequence[np.ndarray] = (),
+    ) -> None:
         """Copies the leaves, [U, ...] each, onto the devices.
 
         Args:
             leaves: Arrays in the order of `unit_specs`.
             unit_rows: [U] int, how many real rows each unit has.
+            frozen: Arrays in the order of `frozen_specs`.
 
         Raises:
             ValueError: There are fewer units than devices.
@@ -78,7 +86,7 @@ class DeviceBuffer:
         for index in range(num_devices):
             # A copy: TensorFlow may keep the memory of what it is fed, which is the caller's.
             shares += [np.array(leaf[index:kept:num_devices]) for leaf in leaves]
-        self._load(*shares)
+        self._load(*shares, *map(np.array, frozen))
         self.num_units = kept // num_devices
         self.unit_rows = unit_rows[:kept].reshape(-1, num_devices).sum(axis=1)
         self.num_rows_dropped = int(unit_rows[kept:].sum())
@@ -86,7 +94,12 @@ class DeviceBuffer:
     def read(self, tower: int) -> list[tf.Tensor]:
         """Tensors of the whole share of one tower."""
         with tf.device(self._devices[tower]):
-            return [variable.read_value() for variable in self._variables[tower]]
+            return [variable.read_value() for variable in self._shares[tower]]
+
+    def read_frozen(self) -> list[tf.Tensor]:
+        """Tensors of the frozen values."""
+        with tf.device(self._devices[0]):
+            return [variable.read_value() for variable in self._frozen]
 
 
 def epoch_permutations(seed: Any, num_epochs: Any, num_units: Any) -> tf.Tensor:
@@ -107,16 +120,19 @@ def epoch_permutations(seed: Any, num_epochs: Any, num_units: Any) -> tf.Tensor:
     return tf.argsort(keys, axis=1, stable=True)
 
 
-def _resizable_variable(spec: tf.TensorSpec, name: str) -> tf.Variable:
-    empty = np.zeros([0] + [size or 0 for size in spec.shape], spec.dtype.as_numpy_dtype)
-    return tf.compat.v1.Variable(
-        empty,
-        trainable=False,
-        # Not a global variable: its content is no state of the policy.
-        collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
-        validate_shape=False,
-        shape=[None, *spec.shape],
-        dtype=spec.dtype,
-        use_resource=True,
-        name=name,
-    )
+def _variables(specs: Sequence[tf.TensorSpec], prefix: str) -> list[tf.Variable]:
+    """One variable for each spec; dimensions that are `None` begin with size 0."""
+    return [
+        tf.compat.v1.Variable(
+            np.zeros([size or 0 for size in spec.shape], spec.dtype.as_numpy_dtype),
+            trainable=False,
+            # Not a global variable: its content is no state of the policy.
+            collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+            validate_shape=False,
+            shape=spec.shape,
+            dtype=spec.dtype,
+            use_resource=True,
+            name=f"{prefix}_{index}",
+        )
+        for index, spec in enumerate(specs)
+    ]

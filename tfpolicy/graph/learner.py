@@ -31,6 +31,20 @@ class Gradients(NamedTuple):
     finite: tf.Tensor
 
 
+class Minibatch(NamedTuple):
+    """What one step learns from.
+
+    Attributes:
+        shares: For each tower its leaves.
+        counts: For each tower how many rows are valid, [] int32.
+        frozen: What the model reads in place of its frozen variables.
+    """
+
+    shares: list[list[tf.Tensor]]
+    counts: list[tf.Tensor]
+    frozen: list[tf.Tensor]
+
+
 class Learner:
     """Everything that learning adds to the graph; made once, before the graph is finalized.
 
@@ -40,6 +54,8 @@ class Learner:
         towers: One for each device.
         variables: The trainable variables.
         optimizer: Any `tf.compat.v1.train.Optimizer`.
+        frozen: Variables of the model that it reads as they were when the batch was loaded, or
+            when a fed one is learned from.
         minibatch_units: Units of one SGD step on each device.
         num_buffers: How many batches can be loaded at once.
         grad_clip: Largest global norm of the averaged gradients; `None` for no limit.
@@ -57,6 +73,7 @@ class Learner:
         variables: Sequence[tf.Variable],
         optimizer: tf.compat.v1.train.Optimizer,
         *,
+        frozen: Sequence[tf.Variable] = (),
         minibatch_units: int,
         num_buffers: int = 1,
         grad_clip: float | None = None,
@@ -66,7 +83,7 @@ class Learner:
         self._graph_session = graph_session
         self._layout = layout
         self._towers = towers
-        self._variables = list(variables)
+        self._variables, self._frozen = list(variables), list(frozen)
         self._optimizer = optimizer
         self._minibatch_units = minibatch_units
         self._grad_clip = grad_clip
@@ -82,8 +99,9 @@ class Learner:
             self._build_fed()
             devices = [tower.device for tower in towers]
             specs = layout.unit_specs
+            frozen_specs = [tf.TensorSpec(v.shape, v.dtype) for v in self._frozen]
             self.buffers = [
-                DeviceBuffer(graph_session, devices, specs, f"buffer_{index}")
+                DeviceBuffer(graph_session, devices, specs, f"buffer_{index}", frozen_specs)
                 for index in range(num_buffers)
             ]
             self._learn_loaded = [self._build_loaded(buffer) for buffer in self.buffers]
@@ -163,7 +181,9 @@ class Learner:
             inputs += [*leaves, count]
             shares.append(leaves)
             counts.append(count)
-        result = self._gradients(shares, counts, False)
+        frozen = [variable.read_value() for variable in self._frozen]
+        minibatch = Minibatch(shares, counts, frozen)
+        result = self._gradients(minibatch, False)
         if not any(self._towers[0].has_gradient):
             names = ", ".join(variable.name for variable in self._variables)
             raise ValueError(f"The loss depends on no trainable variable; there are: {names}.")
@@ -173,7 +193,7 @@ class Learner:
         call = self._graph_session.callable
         self._apply_fed = call(fed, [], [applied])
         self._compute_fed = call(inputs, [result.finite, result.stats, *result.values])
-        self._learn_fed = call(inputs, list(self._step(shares, counts, False)))
+        self._learn_fed = call(inputs, list(self._step(minibatch, False)))
 
     def _build_loaded(self, buffer: DeviceBuffer) -> Any:
         offset = tf.compat.v1.placeholder(tf.int32, [])
@@ -183,7 +203,7 @@ class Learner:
             with tf.device(tower.device):
                 shares.append([leaf[offset:end] for leaf in buffer.read(index)])
         step = tf.function(self._step_on_units, autograph=False, jit_compile=self._compile_whole)
-        return self._graph_session.callable([offset], list(step(shares)))
+        return self._graph_session.callable([offset], list(step(shares, buffer.read_frozen())))
 
     def _build_loop(self, buffer: DeviceBuffer) -> Any:
         num_epochs = tf.compat.v1.placeholder(tf.int32, [])
@@ -194,15 +214,18 @@ class Learner:
         in_order = tf.tile(tf.range(num_units)[None], [num_epochs, 1])
         order = tf.where(shuffle, epoch_permutations(seed, num_epochs, num_units), in_order)
         loop = tf.function(self._loop, autograph=False, jit_compile=self._compile_whole)
-        fetches = [*loop(order, shares), order[-1]]
+        fetches = [*loop(order, shares, buffer.read_frozen()), order[-1]]
         return self._graph_session.callable([num_epochs, seed, shuffle], fetches)
 
-    def _loop(self, order: tf.Tensor, shares: list[list[tf.Tensor]]) -> tuple[Any, Any]:
+    def _loop(
+        self, order: tf.Tensor, shares: list[list[tf.Tensor]], frozen: list[tf.Tensor]
+    ) -> tuple[Any, Any]:
         """Runs minibatches until all epochs are over or an update is refused.
 
         Args:
             order: [E, U] int32, the order of the units in each epoch.
             shares: For each tower its leaves [U, ...].
+            frozen: What is read in place of the frozen variables.
         """
         num_units = tf.shape(order)[1]
         size = tf.minimum(self._minibatch_units, num_units)
@@ -216,7 +239,7 @@ class Learner:
             for tower, share in zip(self._towers, shares, strict=True):
                 with tf.device(tower.device):
                     minibatches.append([tf.gather(leaf, units) for leaf in share])
-            finite, stats = self._step_on_units(minibatches)
+            finite, stats = self._step_on_units(minibatches, frozen)
             # A refused step is reported alone: a sum would hide which term was not finite.
             fresh = tf.logical_or(tf.equal(position, 0), tf.logical_not(finite))
             return index + 1, finite, tf.where(fresh, stats, sums + stats)
@@ -229,15 +252,15 @@ class Learner:
         count = tf.where(finite, tf.cast(per_epoch, tf.float32), 1.0)
         return finite, sums / count
 
-    def _step_on_units(self, shares: list[list[tf.Tensor]]) -> tuple[Any, Any]:
-        counts = [self._layout.num_valid(share) for share in shares]
-        return self._step(shares, counts, self._compiled)
-
-    def _trace_step(
-        self, shares: list[list[tf.Tensor]], counts: list[tf.Tensor], compiled: bool
+    def _step_on_units(
+        self, shares: list[list[tf.Tensor]], frozen: list[tf.Tensor]
     ) -> tuple[Any, Any]:
+        counts = [self._layout.num_valid(share) for share in shares]
+        return self._step(Minibatch(shares, counts, frozen), self._compiled)
+
+    def _trace_step(self, minibatch: Minibatch, compiled: bool) -> tuple[Any, Any]:
         """One update, applied only if it is finite."""
-        result = self._gradients(shares, counts, compiled)
+        result = self._gradients(minibatch, compiled)
 
         def apply() -> tf.Tensor:
             with tf.control_dependencies([self._apply(result.values)]):
@@ -246,14 +269,12 @@ class Learner:
         done = tf.cond(result.finite, apply, lambda: tf.constant(False))
         return done, result.stats
 
-    def _trace_gradients(
-        self, shares: list[list[tf.Tensor]], counts: list[tf.Tensor], compiled: bool
-    ) -> Gradients:
+    def _trace_gradients(self, minibatch: Minibatch, compiled: bool) -> Gradients:
         outputs = [
-            tower(self._layout.as_rows(share), compiled=compiled)
-            for tower, share in zip(self._towers, shares, strict=True)
+            tower(self._layout.as_rows(share), minibatch.frozen, compiled=compiled)
+            for tower, share in zip(self._towers, minibatch.shares, strict=True)
         ]
-        total = combine(outputs, counts, self._towers[0].reduction)
+        total = combine(outputs, minibatch.counts, self._towers[0].reduction)
         values, norm = global_norm_clip(total.gradients, self._grad_clip)
         finite = tf.logical_and(tf.math.is_finite(total.stats[0]), tf.math.is_finite(norm))
         if not self._check_numerics:

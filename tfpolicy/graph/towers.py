@@ -154,6 +154,7 @@ class Tower:
         max_seq_len: T if the rows are sequences padded to T.
         compiles_itself: Whether the compiled form is a compiled function, or is only ever called
             from one.
+        frozen: Variables of the model in place of which it reads what it is called with.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class Tower:
         columns: Mapping[str, Any],
         max_seq_len: int | None,
         compiles_itself: bool,
+        frozen: Sequence[tf.Variable] = (),
     ):
         self.device = device
         self.compiles_itself = compiles_itself
@@ -177,12 +179,18 @@ class Tower:
         self._structure = dict(columns)
         self._traced = tf.function(self._trace, autograph=False)
         self._compiled = tf.function(self._trace, autograph=False, jit_compile=compiles_itself)
-        self._model, self._variables = model, list(variables)
+        self._model, self._variables, self._frozen = model, list(variables), list(frozen)
         self._coefficients = dict(coefficients)
         self._loss, self._gradients = loss, gradients
         self._max_seq_len = max_seq_len
 
-    def __call__(self, leaves: Sequence[tf.Tensor], *, compiled: bool = False) -> TowerOutput:
+    def __call__(
+        self,
+        leaves: Sequence[tf.Tensor],
+        frozen: Sequence[tf.Tensor] = (),
+        *,
+        compiled: bool = False,
+    ) -> TowerOutput:
         """Adds the tower's computation on `leaves`, the flattened columns, to the graph.
 
         The compiled form is a function of its own, since TensorFlow rewrites what is called
@@ -192,7 +200,7 @@ class Tower:
         with tf.device(self.device):
             weights = [variable.read_value() for variable in self._variables]
             scalars = {name: v.read_value() for name, v in self._coefficients.items()}
-            gradients, stats = function(weights, scalars, list(leaves))
+            gradients, stats = function(weights, scalars, list(leaves), list(frozen))
         return TowerOutput(tuple(gradients), stats)
 
     def columns(self, leaves: Sequence[tf.Tensor]) -> FixedColumns:
@@ -200,11 +208,16 @@ class Tower:
         return FixedColumns(tf.nest.pack_sequence_as(self._structure, list(leaves)))
 
     def _trace(
-        self, weights: list[tf.Tensor], scalars: dict[str, tf.Tensor], leaves: list[tf.Tensor]
+        self,
+        weights: list[tf.Tensor],
+        scalars: dict[str, tf.Tensor],
+        leaves: list[tf.Tensor],
+        frozen: list[tf.Tensor],
     ) -> Any:
-        with tf.device(self.device), self._model.reading(self._variables, weights) as readings:
+        variables, values = [*self._variables, *self._frozen], [*weights, *frozen]
+        with tf.device(self.device), self._model.reading(variables, values) as readings:
             output = self._loss(TrainBatch(self.columns(leaves), scalars, self._max_seq_len))
-            gradients = self._gradients(output.loss, readings)
+            gradients = self._gradients(output.loss, readings[: len(weights)])
             self.stat_names = (TOTAL_LOSS, *output.stats)
             self.reduction = output.reduction
             self.has_gradient = tuple(gradient is not None for gradient in gradients)
