@@ -24,6 +24,7 @@ FLOORS = {
     "exact_json": 0,
     "files": 0,
     "locks": 0,
+    "moments": 0,
     "npz": 0,
     "policy": 0,
     "returns": 0,
