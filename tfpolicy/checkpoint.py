@@ -22,22 +22,24 @@ import json
 import os
 import re
 import secrets
-import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from tfpolicy.checksums import digest
 from tfpolicy.exact_json import decode, encode
 from tfpolicy.files import atomic_file, publish_folder, staged_folder
+from tfpolicy.locks import locked
+from tfpolicy.npz import read_npz, write_npz
 
 FORMAT = "tfpolicy-checkpoint"
 FORMAT_VERSION = 1
 HEADER_FILE = "policy.json"
 _ARRAYS_FILE = re.compile(r"state-[0-9a-f]{8}\.npz")
 # Arrays that no `policy.json` names come from a writer that was killed, or that lost a race, or
-# that is just about to name them: they are cleared away only when they are this much older than a
-# new checkpoint.
+# that is just about to name them, which then holds their lock. Where the file system has no locks,
+# they are cleared away only when they are this much older than a new checkpoint.
 _ABANDONED_AFTER_S = 3600.0
 
 
@@ -126,41 +128,39 @@ def _write_files(folder: Path, content: dict[str, Any], arrays: dict[str, np.nda
     """Writes the arrays, then the header that names them, then removes what it named before."""
     previous = _named_arrays(folder)
     path = folder / f"state-{secrets.token_hex(4)}.npz"
-    try:
-        with atomic_file(path) as staged:
-            digest = _write_arrays(staged, arrays)
-        header = {**content, "arrays": {"file": path.name, "sha256": digest}}
-        header["checksum"] = _checksum(header)
-        with atomic_file(folder / HEADER_FILE) as staged:
-            staged.write_text(json.dumps(header, indent=2, allow_nan=False), encoding="utf-8")
-    except BaseException:
-        # Where only the sync after the rename failed, the new header stands and needs its arrays.
-        with contextlib.suppress(OSError):
-            if _named_arrays(folder) != path.name:
-                path.unlink(missing_ok=True)
-        raise
+    with contextlib.ExitStack() as locks:
+        try:
+            with atomic_file(path) as staged:
+                write_npz(staged, arrays)
+                with staged.open("rb") as file:
+                    sha256 = digest(file)
+                locks.enter_context(locked(staged))
+            header = {**content, "arrays": {"file": path.name, "sha256": sha256}}
+            header["checksum"] = _checksum(header)
+            with atomic_file(folder / HEADER_FILE) as staged:
+                staged.write_text(json.dumps(header, indent=2, allow_nan=False), encoding="utf-8")
+        except BaseException:
+            # Where only the sync after the rename failed, the new header stands and needs them.
+            with contextlib.suppress(OSError):
+                if _named_arrays(folder) != path.name:
+                    path.unlink(missing_ok=True)
+            raise
     _remove_stale(folder, path, previous)
 
 
-def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> str:
-    """Writes an npz file and returns its SHA-256."""
-    # `np.savez` would take some names ("file") for its own arguments.
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
-    with path.open("rb") as file:
-        return _digest(file)
-
-
 def _remove_stale(folder: Path, current: Path, previous: str | None) -> None:
+    """Removes arrays that no header names and that no writer is about to name."""
     with contextlib.suppress(OSError):
         written = current.stat().st_mtime
         for path in folder.iterdir():
             if path == current or not _ARRAYS_FILE.fullmatch(path.name):
                 continue
-            if path.name == previous or written - path.stat().st_mtime > _ABANDONED_AFTER_S:
-                path.unlink()
+            with contextlib.suppress(OSError), locked(path) as is_locked:
+                old = written - path.stat().st_mtime > _ABANDONED_AFTER_S
+                # Their writer lets go of the lock only when the header names them.
+                finished = is_locked or old or path.name == previous
+                if finished and _named_arrays(folder) != path.name:
+                    path.unlink()
 
 
 def _named_arrays(folder: Path) -> str | None:
@@ -208,27 +208,17 @@ def _parse_header(raw: bytes, path: Path) -> dict[str, Any]:
     return header
 
 
-def _read_arrays(file: BinaryIO, path: Path, digest: str) -> dict[str, np.ndarray]:
-    if _digest(file) != digest:
+def _read_arrays(file: BinaryIO, path: Path, sha256: str) -> dict[str, np.ndarray]:
+    if digest(file) != sha256:
         raise CheckpointError(
             f"`{path}` is damaged or truncated: its content does not fit the checksum in "
             f"`{HEADER_FILE}`."
         )
-    arrays = {}
-    with zipfile.ZipFile(file) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as entry:
-                array = np.lib.format.read_array(entry, allow_pickle=False)
-            arrays[name.removesuffix(".npy")] = array
-    return arrays
-
-
-def _digest(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
     file.seek(0)
-    return digest.hexdigest()
+    try:
+        return read_npz(file)
+    except ValueError as error:
+        raise CheckpointError(f"`{path}` is damaged: {error}") from error
 
 
 def _checksum(header: dict[str, Any]) -> str:

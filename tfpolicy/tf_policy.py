@@ -771,7 +771,7 @@ class TFPolicy(PolicyHooks, Policy):
         return batch, metrics
 
 
-def _named_leaves(name: str, space: gym.Space | None, column: Any) -> dict[str, np.ndarray]:
+def _named_leaves(name: str, space: gym.Space, column: Any) -> dict[str, np.ndarray]:
     return dict(zip(leaf_spaces(space, name), flatten(space, column), strict=True))
 
 

@@ -92,6 +92,14 @@ class InferenceGraph:
         names = list(signature.outputs)
         return lambda *arrays: dict(zip(names, run(*arrays), strict=True))
 
+    def run(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Calls a signature that acts once, with arrays by name; for many times get `function`.
+
+        Raises:
+            KeyError: An input is missing.
+        """
+        return self.function(name)(*(inputs[key] for key in self.input_names))
+
     def close(self) -> None:
         """Frees graph and session."""
         self.graph_session.close()
@@ -146,6 +154,25 @@ def build_inference(
     return graph
 
 
+def environment_space(
+    name: str, views: Mapping[str, ViewRequirement], action_space: gym.Space
+) -> gym.Space:
+    """The space of a column that acting reads, as the environment knows it.
+
+    Args:
+        name: Of the column.
+        views: Everything that the model may read.
+        action_space: The environment's own.
+    """
+    view = views[name]
+    if view.data_col == "actions":
+        return action_space
+    space = view.space or views[view.data_col or name].space
+    if space is None:
+        raise ValueError(f"A view that is used for acting must have a space, got {view}.")
+    return space
+
+
 def _build(
     graph_session: GraphSession,
     observation_space: gym.Space,
@@ -197,16 +224,11 @@ class _Columns(Mapping):
         self, views: Mapping[str, ViewRequirement], action_space: gym.Space, normalized: bool
     ):
         specs = acting_specs(views)
-        self._spaces: dict[str, Any] = {
-            name: view.space or views[view.data_col or name].space
-            for name, view in views.items()
-            if name in specs
-        }
+        self._spaces = {name: environment_space(name, views, action_space) for name in specs}
         self._action_space = action_space
         self._normalized = normalized
         self._actions = [name for name in specs if views[name].data_col == "actions"]
         for name in self._actions:
-            self._spaces[name] = action_space
             specs[name] = view_spec(views[name], space_spec(action_space))
         self._columns = LazyColumns(specs, batch_placeholder)
 

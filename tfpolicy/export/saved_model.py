@@ -6,38 +6,36 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
+from tfpolicy import checksums
 from tfpolicy.description import PolicyDescription
 from tfpolicy.exact_json import decode, encode
+from tfpolicy.export.example import (
+    Example,
+    compare,
+    example_from_arrays,
+    example_to_arrays,
+)
 from tfpolicy.export.inference import SERVING, InferenceGraph, Signature
 from tfpolicy.export.onnx import check_opset, write_onnx
 from tfpolicy.export.publish import publish_version
-from tfpolicy.graph.devices import num_gpus_present
 from tfpolicy.graph.session import GraphSession
+from tfpolicy.npz import read_npz, write_npz
 
 MODEL_FILE = "saved_model.pb"
 VARIABLES = Path("variables", "variables")
 ONNX_FILE = "model.onnx"
 METADATA_FILE = Path("assets.extra", "tfpolicy.json")
+EXAMPLE_FILE = Path("assets.extra", "tfpolicy_example.npz")
 FORMAT = "tfpolicy-saved-model"
 FORMAT_VERSION = 1
 _TAG = "serve"
-# Two graphs may add the same numbers in another order, and GPUs multiply them with 10 bits.
-_TOLERANCE = 1e-5
-_GPU_TOLERANCE = 1e-3
-
-
-class Example(NamedTuple):
-    """What the policy does on a few observations: arrays [B, ...] by input and by output name."""
-
-    inputs: dict[str, np.ndarray]
-    outputs: dict[str, np.ndarray]
 
 
 def export_saved_model(
@@ -62,26 +60,32 @@ def export_saved_model(
     Raises:
         ValueError: There is no such opset.
         ImportError: A package for ONNX is missing.
+        OSError: It cannot be written.
         RuntimeError: What was written does not act as in `example`; nothing was published.
     """
     if onnx is not None:
         check_opset(onnx)
 
     def write(folder: Path) -> None:
-        write_saved_model(folder, graph, description)
+        try:
+            write_saved_model(folder, graph, description, example)
+        except tf.errors.OpError as error:
+            raise OSError(f"`{export_dir}` cannot be written: {error.message}") from error
+        if onnx is not None:
+            path = folder / ONNX_FILE
+            _check_outputs(example, write_onnx(path, graph, onnx, example.inputs))
+        checksums.write_list(folder)
         with load_saved_model(folder)[0] as loaded:
             _check_signatures(graph.signatures, loaded.signatures)
-            outputs = loaded.function(SERVING)(*map(example.inputs.get, loaded.input_names))
-            _check_outputs(example.outputs, outputs)
-        if onnx is not None:
-            outputs = write_onnx(folder / ONNX_FILE, graph, onnx, example.inputs)
-            _check_outputs(example.outputs, outputs)
+            _check_outputs(example, loaded.run(SERVING, example.inputs))
 
     return publish_version(export_dir, write)
 
 
-def write_saved_model(folder: Path, graph: InferenceGraph, description: PolicyDescription) -> None:
-    """Writes an inference graph and its description into an existing, empty folder."""
+def write_saved_model(
+    folder: Path, graph: InferenceGraph, description: PolicyDescription, example: Example
+) -> None:
+    """Writes a graph and what belongs to it, but no checksums, into an existing, empty folder."""
     builder = tf.compat.v1.saved_model.Builder(os.fspath(folder))
     with graph.graph_session.building():
         builder.add_meta_graph_and_variables(
@@ -104,6 +108,7 @@ def write_saved_model(folder: Path, graph: InferenceGraph, description: PolicyDe
     path.parent.mkdir()
     # For people: an `env_config` may hold what JSON cannot say, and nothing is built from it.
     path.write_text(json.dumps(metadata, indent=2, default=repr), encoding="utf-8")
+    write_npz(folder / EXAMPLE_FILE, example_to_arrays(example), compressed=True)
 
 
 def load_saved_model(folder: Path) -> tuple[InferenceGraph, PolicyDescription]:
@@ -113,6 +118,7 @@ def load_saved_model(folder: Path) -> tuple[InferenceGraph, PolicyDescription]:
         ValueError: It is damaged, or was not written by this package.
     """
     metadata = read_metadata(folder)
+    checksums.check_folder(folder)
     description = PolicyDescription.from_json(metadata, folder / METADATA_FILE)
     meta_graph = read_meta_graph(folder)
     graph_session = GraphSession()
@@ -166,12 +172,22 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         raise ValueError(f"`{path}` is damaged, it is not JSON: {error}.") from error
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise ValueError(f'`{path}` does not describe a SavedModel: no `format` "{FORMAT}".')
-    if metadata["format_version"] > FORMAT_VERSION:
+    version = metadata.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
         raise ValueError(
-            f"`{path}` has format {metadata['format_version']}, written by tfpolicy "
-            f"{metadata['versions']['tfpolicy']}; this version reads up to {FORMAT_VERSION}."
+            f"`{path}` has format {version}, written by versions {metadata.get('versions')}; "
+            f"this version reads up to {FORMAT_VERSION}."
         )
     return metadata
+
+
+def read_example(folder: Path) -> Example:
+    """The recorded actions of a version, whose checksums have been compared.
+
+    Raises:
+        ValueError: It has none.
+    """
+    return example_from_arrays(read_npz(folder / EXAMPLE_FILE), folder / EXAMPLE_FILE)
 
 
 def version_folder(path: Path) -> Path:
@@ -244,23 +260,10 @@ def _check_signatures(written: Mapping[str, Signature], loaded: Mapping[str, Sig
         )
 
 
-def _check_outputs(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
-    differing = [
-        name
-        for name in sorted({*expected, *found})
-        if name not in expected or name not in found or not _alike(expected[name], found[name])
-    ]
+def _check_outputs(example: Example, found: Mapping[str, np.ndarray]) -> None:
+    differing = [line.output for line in compare(example, found) if not line.same]
     if differing:
         raise RuntimeError(
             "Nothing was published, for the written model does not act as the policy does: on the "
             f"same observations {', '.join(differing)} differ."
         )
-
-
-def _alike(expected: np.ndarray, found: np.ndarray) -> bool:
-    if expected.dtype != found.dtype or expected.shape != found.shape:
-        return False
-    if expected.dtype.kind != "f":
-        return np.array_equal(expected, found)
-    tolerance = _GPU_TOLERANCE if num_gpus_present() else _TOLERANCE
-    return np.allclose(expected, found, rtol=tolerance, atol=tolerance, equal_nan=True)
