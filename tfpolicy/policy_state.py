@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfpolicy.coefficient import Coefficients
-from tfpolicy.graph.session import GraphSession, check_values
+from tfpolicy.graph.session import GraphSession, check_values, variable_names
 
 STATE_VERSION = 1
 
@@ -40,6 +40,12 @@ class PolicyState:
         for group in (self._weights, self._all, coefficients.variables):
             graph_session.prepare_access(group)
 
+    @property
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the model's variables by name."""
+        names = variable_names(self._weights)
+        return {n: tuple(v.shape) for n, v in zip(names, self._weights, strict=True)}
+
     def get_weights(self) -> dict[str, np.ndarray]:
         """The model's variables by name."""
         return self._graph_session.read(self._weights)
@@ -48,6 +54,21 @@ class PolicyState:
         """Assigns them if all fit."""
         check_values(self._weights, weights, "weights")
         self._graph_session.write(self._weights, weights)
+
+    def import_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Assigns some of the weights, or all, and reads them back.
+
+        Raises:
+            ValueError: One does not fit; nothing was assigned.
+            RuntimeError: One reads back as something else; all is as it was before.
+        """
+        before = self.get_weights()
+        self.set_weights({**before, **weights})
+        for name, value in self.get_weights().items():
+            expected = weights.get(name, before[name]).astype(value.dtype)
+            if not np.array_equal(value, expected, equal_nan=True):
+                self.set_weights(before)
+                raise RuntimeError(f"`{name}` was assigned but reads back otherwise; undone.")
 
     def set_coefficients(self, values: Mapping[str, float]) -> None:
         """Assigns some coefficients."""

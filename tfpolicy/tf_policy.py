@@ -22,6 +22,7 @@ from tfpolicy.exploration import exploration_for
 from tfpolicy.export.example import Example, tolerance
 from tfpolicy.export.inference import build_inference, environment_space
 from tfpolicy.export.keras_weights import export_weights, import_weights
+from tfpolicy.export.report import ImportReport
 from tfpolicy.export.saved_model import export_saved_model
 from tfpolicy.graph.acting import Actor
 from tfpolicy.graph.devices import num_gpus_present, tower_devices
@@ -579,28 +580,48 @@ class TFPolicy(PolicyHooks, Policy):
         weights = self.get_weights()
         export_weights(path, self.observation_space, self.action_space, self.config, weights)
 
-    def import_model_from_h5(self, path: str | os.PathLike[str]) -> None:
-        """Assigns all weights from an `.h5` file of ours, of tf_keras or of Keras 3.
+    def import_model_from_h5(
+        self,
+        path: str | os.PathLike[str],
+        strict: bool = True,
+        layers: Sequence[str] | None = None,
+        network: str | None = None,
+    ) -> ImportReport:
+        """Assigns weights from an `.h5` file of ours, of tf_keras or of Keras 3.
 
         They are matched by name or, if the file has other names, by order. Weights only: the
         optimizer keeps its slots, and coefficients and counters stay as they are.
 
         Args:
-            path: What `export_model_to_h5`, `save_weights` or `save` wrote.
+            path: What `export_model_to_h5`, `save_weights` or `save` wrote. With `layers` or
+                `network` it may hold the weights of the whole policy or just those.
+            strict: Whether all weights that are asked for must be there, and without `layers` and
+                `network` no others; else whatever fits is assigned.
+            layers: Names of the only layers to assign ("fc_1"); `None` for all.
+            network: The only network to assign: "policy" or "value" for built-in models, of which
+                shared layers belong to both, the name of an attribute for a model of your own.
+
+        Returns:
+            What was assigned from where, and what was not.
 
         Raises:
             FileNotFoundError: There is no such file.
+            KeyError: There is no such layer or network.
             ValueError: It holds no weights, or others; nothing was assigned.
         """
-        before = self.get_weights()
-        shapes = {name: value.shape for name, value in before.items()}
-        spaces = self.observation_space, self.action_space
-        weights = import_weights(path, *spaces, self.config, shapes)
-        self.set_weights(weights)
-        for name, value in self.get_weights().items():
-            if not np.array_equal(value, weights[name].astype(value.dtype), equal_nan=True):
-                self.set_weights(before)
-                raise RuntimeError(f"`{name}` was assigned but reads back otherwise; undone.")
+        self._check_open()
+        weights, report = import_weights(
+            path,
+            self.observation_space,
+            self.action_space,
+            self.config,
+            self._state.weight_shapes,
+            strict=strict,
+            layers=layers,
+            network=network,
+        )
+        self._state.import_weights(weights)
+        return report
 
     def export_checkpoint(self, export_dir: str | os.PathLike[str]) -> None:
         """Deprecated alias of `save`."""

@@ -57,7 +57,8 @@ def observations():
 
 def assert_imports(path, config, weights):
     shapes = {name: value.shape for name, value in weights.items()}
-    found = import_weights(path, OBS, BOX, config, shapes)
+    found, report = import_weights(path, OBS, BOX, config, shapes)
+    assert report.complete and set(report.loaded) == set(weights)
     assert found.keys() == weights.keys()
     for name, value in weights.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -110,7 +111,7 @@ def test_a_model_outside_of_keras_keeps_its_variables_in_layers_of_their_own(tmp
         assert list(file.attrs["layer_names"]) == ["w", "u", "b", "out"]
         assert "model_config" not in file.attrs
     shapes = {name: value.shape for name, value in weights.items()}
-    found = import_weights(tmp_path / "w.h5", OBS, discrete, config, shapes)
+    found, _ = import_weights(tmp_path / "w.h5", OBS, discrete, config, shapes)
     for name, value in weights.items():
         np.testing.assert_array_equal(found[name], value)
 

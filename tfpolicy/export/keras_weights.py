@@ -6,7 +6,7 @@ Weights only: optimizers, coefficients and counters travel in a checkpoint.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -17,8 +17,14 @@ import tf_keras
 from tfpolicy.config import PolicyConfig
 from tfpolicy.export.h5 import read_h5, write_h5
 from tfpolicy.export.matching import match_weights
+from tfpolicy.export.report import ImportReport
+from tfpolicy.graph.acting import single_steps
 from tfpolicy.graph.network import build_network
+from tfpolicy.graph.placeholders import LazyColumns, batch_placeholder
 from tfpolicy.graph.session import variable_names
+from tfpolicy.graph.views import acting_specs
+from tfpolicy.models import Model
+from tfpolicy.spaces import flatten
 
 
 class _Layout(NamedTuple):
@@ -28,10 +34,12 @@ class _Layout(NamedTuple):
         layers: For each layer, in the order of the file, the names there of its weights, and those
             of the variables that they are.
         architecture: The Keras model as JSON; `None` if there is none that has all variables.
+        networks: For each network that can be imported into by itself, the names of its variables.
     """
 
     layers: dict[str, dict[str, str]]
     architecture: str | None
+    networks: dict[str, tuple[str, ...]]
 
 
 def export_weights(
@@ -64,8 +72,12 @@ def import_weights(
     action_space: gym.Space,
     config: PolicyConfig,
     shapes: Mapping[str, tuple[int, ...]],
-) -> dict[str, np.ndarray]:
-    """Reads all weights of a policy out of a file of ours, of tf_keras or of Keras 3.
+    *,
+    strict: bool = True,
+    layers: Collection[str] | None = None,
+    network: str | None = None,
+) -> tuple[dict[str, np.ndarray], ImportReport]:
+    """Reads the weights of a policy out of a file of ours, of tf_keras or of Keras 3.
 
     Args:
         path: The file.
@@ -73,26 +85,76 @@ def import_weights(
         action_space: The environment's own.
         config: Any policy's config.
         shapes: The shapes of all weights by name.
+        strict: Whether all that is asked for must be there.
+        layers: The only layers that are asked for, by name; `None` for all.
+        network: The only network that is asked for, by name; `None` for all.
 
     Returns:
-        The weights by name.
+        Weights by name, and what was matched with what.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It holds no weights, or others: what is missing, unexpected and mis-shaped.
+        KeyError: There is no such layer or network; the known ones are named.
+        ValueError: It holds no weights, or others: what is missing, unexpected and mis-shaped; or,
+            also if not `strict`: not a single one fits.
     """
     found = read_h5(path)
-    layers = _layout(observation_space, action_space, config).layers.values()
-    variables = {name: variable for layer in layers for name, variable in layer.items()}
-    match = match_weights({name: shapes[v] for name, v in variables.items()}, found)
-    return {variables[name]: value for name, value in match.weights.items()}
+    layout = _layout(observation_space, action_space, config)
+    variables = {name: v for layer in layout.layers.values() for name, v in layer.items()}
+    selected = _selected(layout, layers, network)
+    match = match_weights(
+        {name: shapes[v] for name, v in variables.items()}, found, strict=strict, selected=selected
+    )
+    report = ImportReport(
+        loaded={variables[name]: source for name, source in match.sources.items()},
+        by=match.by,
+        missing=tuple(variables[name] for name in match.missing),
+        mis_shaped=match.mis_shaped,
+        unexpected=match.unexpected,
+        left_out=match.left_out,
+    )
+    return {variables[name]: value for name, value in match.weights.items()}, report
+
+
+def _selected(
+    layout: _Layout, layers: Collection[str] | None, network: str | None
+) -> set[str] | None:
+    """The names in a file of what is asked for; `None` if that is everything."""
+    if layers is None and network is None:
+        return None
+    candidates = layout.layers
+    if network is not None:
+        if network not in layout.networks:
+            raise KeyError(_unknown("network", network, layout.networks))
+        members = set(layout.networks[network])
+        candidates = {
+            layer: kept
+            for layer, names in candidates.items()
+            if (kept := {name: v for name, v in names.items() if v in members})
+        }
+    if layers is not None:
+        if isinstance(layers, str) or not layers:
+            raise ValueError(f"`layers` must be a list of names of layers, got {layers!r}.")
+        for layer in layers:
+            if layer not in candidates:
+                raise KeyError(_unknown("layer", layer, candidates))
+        candidates = {layer: candidates[layer] for layer in layers}
+    return {name for names in candidates.values() for name in names}
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    return f"This policy has no {kind} {name!r}; there are: {', '.join(known) or 'none'}."
 
 
 def _layout(observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig) -> _Layout:
     # A network of its own: that of the policy is in a graph that is closed.
     with tf.Graph().as_default() as graph:
-        model = build_network(observation_space, action_space, config, seed=0).model
+        model = _built_model(observation_space, action_space, config)
         names = variable_names(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
+        networks = {
+            network: variable_names(variables)
+            for network, variables in model.named_networks().items()
+        }
         keras_model = model.keras_model()
         if keras_model is not None:
             layers = {
@@ -102,13 +164,25 @@ def _layout(observation_space: gym.Space, action_space: gym.Space, config: Polic
             }
             if sorted(v for layer in layers.values() for v in layer.values()) == sorted(names):
                 # Keras 3 refuses this argument of recurrent layers, even at its default.
-                return _Layout(layers, keras_model.to_json().replace('"time_major": false, ', ""))
+                architecture = keras_model.to_json().replace('"time_major": false, ', "")
+                return _Layout(layers, architecture, networks)
     layers = {}
     for name in names:
         layer = name.rpartition("/")[0]
         # A variable that is in no layer has one to itself.
         layers.setdefault(layer or name, {})[name if layer else f"{name}/{name}"] = name
-    return _Layout(layers, None)
+    return _Layout(layers, None, networks)
+
+
+def _built_model(
+    observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig
+) -> Model:
+    """The model with all its variables, some of which may only be made when it is called."""
+    network = build_network(observation_space, action_space, config, seed=0)
+    columns = LazyColumns(acting_specs(network.views), batch_placeholder)
+    columns.give(single_steps(flatten(observation_space, columns["obs"])[0]))
+    network.model(columns)
+    return network.model
 
 
 def _weights_of(layer: tf_keras.layers.Layer, variables: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import dataclasses
 import os.path
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,17 +28,21 @@ class WeightMatch:
 
     Attributes:
         weights: The arrays under the expected names, in the expected order.
+        sources: For each of them its name in the file.
         by: "name" or "order".
         missing: Expected names for which nothing came.
         unexpected: Names that came and belong to nothing.
         mis_shaped: For each weight that came in another shape its name and both shapes.
+        left_out: If only some weights were selected, the names that came for none of them.
     """
 
     weights: dict[str, np.ndarray]
+    sources: dict[str, str]
     by: Literal["name", "order"]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
     mis_shaped: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -71,6 +75,7 @@ def match_weights(
     found: Layers,
     *,
     strict: bool = True,
+    selected: Collection[str] | None = None,
 ) -> WeightMatch:
     """Matches the weights of a file to those of a model; nothing is assigned here.
 
@@ -79,12 +84,16 @@ def match_weights(
     the two sides have not a single name in common: by order, as in the file, or, where the file
     keeps the order only within each Python class of layers, as the shapes of whole layers dictate.
 
+    If only some weights are selected, the file may hold those of the whole model or theirs alone.
+
     Args:
         expected: The model's weights in order, name to shape. For a match by order this must be
             the order in which Keras lists the weights (for a functional model by depth).
         found: What `read_h5` returns.
         strict: Refuse whatever does not match completely. If False, weights that match by name are
             returned and the rest is listed in the result.
+        selected: Names of the only weights that are wanted; `None` for all. Whatever else the file
+            holds is left out and no error.
 
     Returns:
         The matched arrays, with their dtypes as they came, and what did not match.
@@ -93,13 +102,22 @@ def match_weights(
         ValueError: The match is not complete (lists missing, unexpected and mis-shaped weights),
             or, also if not `strict`: nothing matches, or two weights claim one place.
     """
-    shapes = {name: tuple(shape) for name, shape in expected.items()}
+    whole = {name: tuple(shape) for name, shape in expected.items()}
     numbered = all(_NUMBERED.fullmatch(name) for _, weights in found for name, _ in weights)
     weights = _numbered_weights(found) if numbered else _named_weights(found)
-    match = _match_by_name(shapes, _keys(shapes, numbered), weights)
-    match = match or _match_by_order(shapes, weights)
+    if selected is None:
+        part = whole
+        match = _match_by_name(whole, part, numbered, weights)
+    else:
+        part = {name: shape for name, shape in whole.items() if name in selected}
+        match = _match_by_name(whole, part, numbered, weights)
+        match = match or _match_by_name(part, part, numbered, weights)
+    match = match or _match_by_order(whole, part, weights)
+    if selected is not None:
+        left_out = (*match.left_out, *match.unexpected)
+        match = dataclasses.replace(match, unexpected=(), left_out=left_out)
     if not match.weights or (strict and not match.complete):
-        raise ValueError(f"The weights do not fit the model's {len(shapes)}: {match}.")
+        raise ValueError(f"The weights do not fit the model's {len(part)}: {match}.")
     return match
 
 
@@ -122,9 +140,13 @@ def _numbered_weights(found: Layers) -> list[_Found]:
 
 
 def _match_by_name(
-    expected: Mapping[str, Shape], names: Mapping[str, str], found: Sequence[_Found]
+    expected: Mapping[str, Shape],
+    part: Mapping[str, Shape],
+    numbered: bool,
+    found: Sequence[_Found],
 ) -> WeightMatch | None:
-    """The match by name, with the expected `names` by their keys; None if not one is known."""
+    """The match by name of what is `expected`, limited to `part`; None if none of that came."""
+    names = _keys(expected, numbered)
     places: dict[str, _Found] = {}
     unexpected = []
     for weight in found:
@@ -138,29 +160,41 @@ def _match_by_name(
             )
         else:
             places[name] = weight
-    if not places:
+    pairs = [(name, shape, places[name]) for name, shape in part.items() if name in places]
+    if not pairs:
         return None
-    pairs = [(name, shape, places[name]) for name, shape in expected.items() if name in places]
+    fitting = [(name, weight) for name, shape, weight in pairs if weight.value.shape == shape]
     return WeightMatch(
-        weights={
-            name: weight.value for name, shape, weight in pairs if weight.value.shape == shape
-        },
+        weights={name: weight.value for name, weight in fitting},
+        sources={name: weight.name for name, weight in fitting},
         by="name",
-        missing=tuple(name for name in expected if name not in places),
+        missing=tuple(name for name in part if name not in places),
         unexpected=tuple(unexpected),
         mis_shaped=_mis_shaped(pairs),
+        left_out=tuple(weight.name for name, weight in places.items() if name not in part),
     )
 
 
-def _match_by_order(expected: Mapping[str, Shape], found: Sequence[_Found]) -> WeightMatch:
-    """The match by order: of all weights or of none."""
+def _match_by_order(
+    expected: Mapping[str, Shape], part: Mapping[str, Shape], found: Sequence[_Found]
+) -> WeightMatch:
+    """The match by order: of all weights or, if the file has as many, of the part's, or of none."""
     if len(found) != len(expected):
-        return WeightMatch({}, "order", tuple(expected), tuple(weight.name for weight in found))
+        expected = part
+    if len(found) != len(expected):
+        return WeightMatch({}, {}, "order", tuple(part), tuple(weight.name for weight in found))
     ordered = _in_model_order(expected, found)
     pairs = [(*item, weight) for item, weight in zip(expected.items(), ordered, strict=True)]
     wrong = _mis_shaped(pairs)
-    weights = {} if wrong else {name: weight.value for name, _, weight in pairs}
-    return WeightMatch(weights, "order", mis_shaped=wrong)
+    if wrong:
+        return WeightMatch({}, {}, "order", mis_shaped=wrong)
+    chosen = [(name, weight) for name, _, weight in pairs if name in part]
+    return WeightMatch(
+        weights={name: weight.value for name, weight in chosen},
+        sources={name: weight.name for name, weight in chosen},
+        by="order",
+        left_out=tuple(weight.name for name, _, weight in pairs if name not in part),
+    )
 
 
 def _in_model_order(expected: Mapping[str, Shape], found: Sequence[_Found]) -> list[_Found]:

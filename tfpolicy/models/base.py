@@ -103,6 +103,13 @@ class Model(abc.ABC):
         """
         return None
 
+    def named_networks(self) -> dict[str, list[tf.Variable]]:
+        """The variables of each part that weights can be imported into by itself, by its name.
+
+        Here a part is every Keras network, layer or module that is an attribute of the model.
+        """
+        return attributes_with_variables(self)
+
     def check_observations(self, leaves: Sequence[np.ndarray]) -> None:
         """Refuses observations that cannot be acted on or learned from, before anything is run.
 
@@ -144,6 +151,15 @@ class Model(abc.ABC):
         finally:
             for place, key, variable in swapped:
                 place[key] = variable
+
+
+def attributes_with_variables(owner: Any) -> dict[str, list[tf.Variable]]:
+    """The variables of the public attributes that are Keras networks, layers or modules."""
+    return {
+        name: list(part.variables)
+        for name, part in vars(owner).items()
+        if isinstance(part, tf.Module) and not name.startswith("_")
+    }
 
 
 def _places(model: Model) -> list[Any]:

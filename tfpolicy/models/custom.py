@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from tfpolicy.config import ModelConfig
-from tfpolicy.models.base import Model, ModelOutput
+from tfpolicy.models.base import Model, ModelOutput, attributes_with_variables
 
 
 class KerasModel(Model):
@@ -50,6 +50,10 @@ class KerasModel(Model):
                 f"no policy would see. Return them from `losses` of a subclass of `Model`."
             )
         return output
+
+    def named_networks(self) -> dict[str, list[tf.Variable]]:
+        """The parts of the user's network."""
+        return attributes_with_variables(self.network)
 
 
 class FunctionModel(Model):

@@ -69,3 +69,12 @@ class FeedForward(Model):
             return self.network
         means, values = self.network.outputs
         return tf_keras.Model(self.network.inputs, [keras_log_std(means), values], name=self.name)
+
+    def named_networks(self) -> dict[str, list[tf.Variable]]:
+        """The "policy" and the "value" network; shared layers are in both."""
+        outputs, values = self.network.outputs
+        log_std = [] if self.log_std is None else [self.log_std]
+        return {
+            "policy": [*tf_keras.Model(self.network.inputs, outputs).variables, *log_std],
+            "value": list(tf_keras.Model(self.network.inputs, values).variables),
+        }

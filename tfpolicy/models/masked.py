@@ -70,6 +70,10 @@ class Masked(Model):
         """That of the inner model: its outputs are not masked."""
         return self.inner.keras_model()
 
+    def named_networks(self) -> dict[str, list[tf.Variable]]:
+        """Those of the inner model."""
+        return self.inner.named_networks()
+
     @contextlib.contextmanager
     def reading(
         self, variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]

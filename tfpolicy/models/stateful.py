@@ -140,6 +140,13 @@ class StatefulModel(Model):
         """Those of earlier steps."""
         return self.previous.views()
 
+    def named_networks(self) -> dict[str, list[tf.Variable]]:
+        """The "policy" and the "value" network, of which layers and core may be the same."""
+        log_std = [] if self.log_std is None else [self.log_std]
+        policy = [*self.networks[0].variables, *self.cores[0].variables, *self.logits.variables]
+        value = [*self.networks[-1].variables, *self.cores[-1].variables, *self.values.variables]
+        return {"policy": [*policy, *log_std], "value": value}
+
     def _sequences(self, columns: Mapping[str, Any]) -> Sequences:
         length = columns["max_seq_len"]
         burn_in = None
