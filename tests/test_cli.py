@@ -248,6 +248,17 @@ def test_a_checkpoint_is_exported_with_weights(run, tmp_path):
     assert evaluated == _run("evaluate", run, "CartPole-v1", "--episodes=2").stdout
 
 
+def test_a_version_can_be_numbered_and_old_ones_are_removed(run, tmp_path):
+    saved = tmp_path / "saved"
+    for version in (3, 5):
+        assert (
+            str(saved / str(version)) in _run("export", run, saved, f"--version={version}").stdout
+        )
+    assert str(saved / "6") in _run("export", run, saved, "--keep=2").stdout
+    assert sorted(path.name for path in saved.iterdir()) == ["5", "6"]
+    assert "`version` must be new" in _error("export", run, saved, "--version=5")
+
+
 SLOW_TRAINING = """
 import sys, time
 import gymnasium as gym

@@ -10,6 +10,7 @@ from small_policies import Recurrent, recurrent_policy, small_policy
 
 from tfpolicy import load_policy
 from tfpolicy.checkpoint import write_checkpoint
+from tfpolicy.export.saved_model import load_saved_model
 
 S = gym.spaces
 NESTED = S.Dict(
@@ -205,6 +206,23 @@ def test_a_version_can_be_loaded_and_else_it_is_the_newest(folders, tmp_path):
         with load_policy(path) as served:
             found = served.compute_actions(nested_rows(1))[2]
         np.testing.assert_allclose(found["vf_preds"], extras["vf_preds"], rtol=1e-5)
+
+
+def test_a_newest_version_that_vanishes_gives_way_to_a_newer_one(folders, tmp_path, monkeypatch):
+    paths, _ = folders
+    base = shutil.copytree(paths["saved_model"], tmp_path / "model")
+
+    def load_slowly(folder):
+        if folder.name == "1":  # Meanwhile somebody publishes another and keeps only that.
+            folder.rename(base / "2")
+        return load_saved_model(folder)
+
+    monkeypatch.setattr("tfpolicy.served_policy.load_saved_model", load_slowly)
+    with load_policy(base) as served:
+        served.compute_single_action(nested_rows(1)[0])
+    with pytest.raises(ValueError, match="must be written by tfpolicy"):
+        (base / "2").rename(base / "1")
+        load_policy(base / "1")
 
 
 def test_a_custom_model_is_never_loaded_from_a_file(recurrent):  # g15

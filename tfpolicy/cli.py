@@ -164,14 +164,16 @@ def evaluate(path: Path, env: str, env_config: tuple[str, ...], **options: Any) 
 @cli.command(
     epilog="""\b
 Example:
-  tfpolicy export runs/cartpole savedmodels/cartpole --h5 cartpole.h5 --onnx 17
+  tfpolicy export runs/cartpole savedmodels/cartpole --h5 cartpole.h5 --onnx 17 --keep 3
 """
 )
 @click.argument("checkpoint", type=_EXISTING)
 @click.argument("directory", type=_PATH)
 @click.option("--h5", type=_PATH, help="Write the weights to this .h5 file, too.")
-@click.option("--onnx", "opset", type=click.IntRange(1), help="Write ONNX of this opset, too.")
-def export(checkpoint: Path, directory: Path, h5: Path | None, opset: int | None) -> None:
+@click.option("--onnx", type=click.IntRange(1), help="Write ONNX of this opset, too.")
+@click.option("--version", type=click.IntRange(0), help="Its number.  [default: the next]")
+@click.option("--keep", type=click.IntRange(1), help="Remove versions older than the newest KEEP.")
+def export(checkpoint: Path, directory: Path, h5: Path | None, **options: int | None) -> None:
     """Writes the policy of CHECKPOINT as the next version of a SavedModel under DIRECTORY.
 
     CHECKPOINT is a policy's checkpoint, a run or its checkpoint.
@@ -180,7 +182,7 @@ def export(checkpoint: Path, directory: Path, h5: Path | None, opset: int | None
     from tfpolicy.train.checkpoints import find_policy
 
     with _user_errors(), TFPolicy.from_checkpoint(find_policy(checkpoint)) as policy:
-        click.echo(f"Exported to {policy.export_model(directory, onnx=opset)}")
+        click.echo(f"Exported to {policy.export_model(directory, **options)}")
         if h5:
             policy.export_model_to_h5(h5)
             click.echo(f"Weights written to {h5}")

@@ -157,7 +157,14 @@ def load_policy(
         return _from_checkpoint(path, config)
     if config is not None:
         raise ValueError(f"`config` is for checkpoints, but `{path}` is none.")
-    return ServedPolicy(*load_saved_model(version_folder(path)))
+    while True:
+        folder = version_folder(path)
+        try:
+            return ServedPolicy(*load_saved_model(folder))
+        except (OSError, ValueError):
+            # A publisher that keeps few versions may remove one that was the newest just now.
+            if folder == path or folder.exists():
+                raise
 
 
 def _from_checkpoint(path: Path, config: Mapping[str, Any] | None) -> ServedPolicy:

@@ -543,7 +543,14 @@ class TFPolicy(PolicyHooks, Policy):
             raise
         return policy
 
-    def export_model(self, export_dir: str | os.PathLike[str], onnx: int | None = None) -> Path:
+    def export_model(
+        self,
+        export_dir: str | os.PathLike[str],
+        onnx: int | None = None,
+        *,
+        version: int | None = None,
+        keep: int | None = None,
+    ) -> Path:
         """Publishes a SavedModel as the next numbered version under a folder.
 
         It takes raw observations and gives the environment's actions; its signatures are
@@ -553,20 +560,27 @@ class TFPolicy(PolicyHooks, Policy):
         Args:
             export_dir: Folder of all versions; made if missing.
             onnx: Writes `model.onnx` of this opset beside it, too.
+            version: The version's number; `None` means one above the highest there.
+            keep: How many versions up to this one may stay; older ones are removed then. A server
+                that polls the folder should find two at least.
 
         Returns:
             The path of the version.
 
         Raises:
-            ValueError: There is no such opset.
+            FileExistsError: `version` is there already.
+            ValueError: There is no such opset, or `version` or `keep` is no such number.
             ImportError: A package for ONNX is missing.
+            OSError: It cannot be written; nothing was published.
             RuntimeError: What was written does not act as this policy; nothing was published.
         """
         weights = self.get_weights()
         spaces = self.observation_space, self.action_space
         with build_inference(*spaces, self.config, weights) as graph:
             example = self._example()
-            return export_saved_model(export_dir, graph, self._description(), example, onnx)
+            return export_saved_model(
+                export_dir, graph, self._description(), example, onnx, version, keep
+            )
 
     def export_model_to_h5(self, path: str | os.PathLike[str]) -> None:
         """Writes the weights to an `.h5` file that Keras opens; replaces it atomically.

@@ -2,12 +2,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import tfpolicy
-from tfpolicy.export.publish import publish_version
+from tfpolicy.export.publish import check_keep, publish_version, remove_older_versions
 
 
 def write_model(folder):
@@ -131,7 +132,7 @@ def test_two_publishers_of_one_version_get_one_success_and_one_clear_error(tmp_p
 
 _PUBLISHER = """
 import sys, pathlib
-from tfpolicy.export.publish import publish_version
+from tfpolicy.export.publish import check_keep, publish_version, remove_older_versions
 
 def write(folder):
     for i in range(10):
@@ -163,3 +164,90 @@ def test_processes_at_once_get_versions_of_their_own_and_readers_see_only_whole_
     assert [publisher.returncode for publisher in publishers] == [0, 0]
     assert sorted(map(int, got[0] + got[1])) == list(range(1, 41))
     assert len(names(tmp_path)) == 40
+
+
+# Old versions.
+
+
+def publish(folder, version, keep):
+    published = publish_version(folder, write_model, version)
+    remove_older_versions(published, keep, "saved_model.pb")
+    return published
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"), [(1, ["7", "9"]), (2, ["5", "7", "9"]), (9, ["3", "4", "5", "7", "9"])]
+)
+def test_the_newest_stay_and_what_is_newer_than_the_one_just_written(tmp_path, keep, left):
+    for version in (9, 3, 5, 4):
+        publish_version(tmp_path, write_model, version)
+    publish(tmp_path, 7, keep)
+    assert names(tmp_path) == left
+    assert all(is_whole(tmp_path / name) for name in left)
+
+
+def test_what_is_no_version_stays(tmp_path):
+    for name in ("1", "notes", "2.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("mine")
+    (tmp_path / "2").write_text("mine")
+    publish_version(tmp_path / "elsewhere", write_model)
+    (tmp_path / "3").symlink_to(tmp_path / "elsewhere" / "1")
+    publish(tmp_path, 4, keep=1)
+    assert names(tmp_path) == ["1", "2", "2.old", "3", "4", "elsewhere", "notes"]
+    assert is_whole(tmp_path / "3")
+
+
+def test_versions_with_leading_zeros_are_versions(tmp_path):
+    for name in ("008", "9"):
+        publish_version(tmp_path, write_model, int(name)).rename(tmp_path / name)
+    publish(tmp_path, 10, keep=2)
+    assert names(tmp_path) == ["10", "9"]
+
+
+def test_a_version_that_cannot_be_removed_is_left_for_the_next_time(tmp_path, failing_disk):
+    publish(tmp_path, 1, keep=1)
+    publish_version(tmp_path, write_model, 2)
+    with failing_disk.failing_at(1, forever=True):
+        remove_older_versions(tmp_path / "2", 1, "saved_model.pb")
+    assert "1" in names(tmp_path) and is_whole(tmp_path / "1")
+    publish(tmp_path, 3, keep=1)
+    assert names(tmp_path) == ["3"]
+
+
+def test_a_removal_that_is_cut_short_is_finished_by_the_next_success(tmp_path, monkeypatch):
+    publish(tmp_path, 1, keep=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda *arguments, **options: None)
+        publish(tmp_path, 2, keep=1)
+    assert names(tmp_path)[-1] == "2" and len(names(tmp_path)) == 2
+    publish_version(tmp_path, write_model)
+    assert names(tmp_path) == ["2", "3"]
+
+
+@pytest.mark.parametrize("keep", [0, -1, 1.0, True, "2"])
+def test_a_limit_that_is_none_is_refused(keep):
+    with pytest.raises(ValueError, match="`keep` must be an integer of at least 1"):
+        check_keep(keep)
+
+
+def test_a_reader_never_sees_half_of_a_version_come_or_go(tmp_path):
+    done = threading.Event()
+    halves, looks = [], []
+
+    def look():
+        while not done.is_set():
+            time.sleep(0.001)
+            for version in [path for path in tmp_path.iterdir() if path.name.isdigit()]:
+                looks.append(version.name)
+                if not is_whole(version) and version.exists():
+                    halves.append(version.name)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for _ in range(200):
+        remove_older_versions(publish_version(tmp_path, write_model), 2, "saved_model.pb")
+    done.set()
+    reader.join()
+    assert halves == [] and len(set(looks)) > 20
+    assert names(tmp_path) == ["199", "200"]

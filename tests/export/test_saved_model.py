@@ -212,6 +212,18 @@ def live_sessions():
     return sum(isinstance(thing, GraphSession) for thing in gc.get_objects())
 
 
+def test_a_version_can_be_chosen_and_old_ones_limited(policy, tmp_path):
+    for version in (3, 8, 5):
+        policy.export_model(tmp_path, version=version)
+    assert policy.export_model(tmp_path, version=6, keep=2) == tmp_path / "6"
+    assert versions(tmp_path) == ["5", "6", "8"]
+    with pytest.raises(FileExistsError, match="`version` must be new, but 6"):
+        policy.export_model(tmp_path, version=6)
+    with pytest.raises(ValueError, match="`keep` must be an integer of at least 1, got 0"):
+        policy.export_model(tmp_path, keep=0)
+    assert versions(tmp_path) == ["5", "6", "8"]
+
+
 # What is not as it should be is not published.
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tfpolicy.files import atomic_file as atomic_file  # The writers of this folder find both here.
-from tfpolicy.files import publish_folder, staged_folder
+from tfpolicy.files import hidden_sibling, publish_folder, staged_folder
+
+# What hidden folders of all versions are named after, so that each success clears those of others.
+_STAGED_NAME = "version"
 
 
 def publish_version(
@@ -38,7 +42,7 @@ def publish_version(
     export_dir = Path(export_dir)
     if version is not None:
         _check_version(export_dir, version)
-    with staged_folder(export_dir / "version") as staged:
+    with staged_folder(export_dir / _STAGED_NAME) as staged:
         write(staged)
         # An empty folder would publish nothing silently, and another publisher's rename could
         # replace it.
@@ -55,6 +59,45 @@ def publish_version(
                     raise
             else:
                 return target
+
+
+def remove_older_versions(published: Path, keep: int, marker: str) -> None:
+    """Removes versions that are older than `published`, all but the newest `keep - 1` of them.
+
+    A version vanishes as a whole: it is renamed to a hidden name and then removed. Where that
+    fails, since somebody has it open or may not be disturbed, it is left for the next time.
+
+    Args:
+        published: A version; it stays, and so do newer ones, which do not count.
+        keep: How many versions up to `published` may stay; see `check_keep`.
+        marker: A file that a version has; what has none is not taken for one.
+    """
+    older: list[Path] = []
+    with contextlib.suppress(OSError):
+        older = [
+            folder
+            for folder in published.parent.iterdir()
+            if _is_version(folder.name)
+            and int(folder.name) < int(published.name)
+            and not folder.is_symlink()
+            and (folder / marker).is_file()
+        ]
+    older.sort(key=lambda folder: int(folder.name), reverse=True)
+    for folder in older[keep - 1 :]:
+        with contextlib.suppress(OSError):
+            removed = hidden_sibling(folder.with_name(_STAGED_NAME))
+            folder.rename(removed)
+            shutil.rmtree(removed)
+
+
+def check_keep(keep: int) -> None:
+    """Refuses a limit of versions that is none.
+
+    Raises:
+        ValueError: `keep` is no integer of at least 1.
+    """
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        raise ValueError(f"`keep` must be an integer of at least 1, got {keep!r}.")
 
 
 def _check_version(export_dir: Path, version: int) -> None:
@@ -74,5 +117,8 @@ def _next_version(export_dir: Path) -> int:
 def _versions(export_dir: Path) -> set[int]:
     if not export_dir.exists():
         return set()
-    names = (entry.name for entry in export_dir.iterdir())
-    return {int(name) for name in names if name.isascii() and name.isdigit()}
+    return {int(entry.name) for entry in export_dir.iterdir() if _is_version(entry.name)}
+
+
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.isdigit()

@@ -24,7 +24,7 @@ from tfpolicy.export.example import (
 )
 from tfpolicy.export.inference import SERVING, InferenceGraph, Signature
 from tfpolicy.export.onnx import check_opset, write_onnx
-from tfpolicy.export.publish import publish_version
+from tfpolicy.export.publish import check_keep, publish_version, remove_older_versions
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.npz import read_npz, write_npz
 
@@ -44,6 +44,8 @@ def export_saved_model(
     description: PolicyDescription,
     example: Example,
     onnx: int | None = None,
+    version: int | None = None,
+    keep: int | None = None,
 ) -> Path:
     """Publishes an inference graph as the next version, once it was loaded and acts as it should.
 
@@ -53,18 +55,23 @@ def export_saved_model(
         description: What the policy was built from; written beside the graph.
         example: What the policy itself does.
         onnx: Also writes `ONNX_FILE`, of this opset.
+        version: The version's number, by default one above the highest there.
+        keep: How many versions up to this one may stay; older ones are removed.
 
     Returns:
         The path of the version.
 
     Raises:
-        ValueError: There is no such opset.
+        FileExistsError: `version` is there already.
+        ValueError: There is no such opset, or `version` or `keep` is no such number.
         ImportError: A package for ONNX is missing.
         OSError: It cannot be written.
         RuntimeError: What was written does not act as in `example`; nothing was published.
     """
     if onnx is not None:
         check_opset(onnx)
+    if keep is not None:
+        check_keep(keep)
 
     def write(folder: Path) -> None:
         try:
@@ -79,7 +86,10 @@ def export_saved_model(
             _check_signatures(graph.signatures, loaded.signatures)
             _check_outputs(example, loaded.run(SERVING, example.inputs))
 
-    return publish_version(export_dir, write)
+    published = publish_version(export_dir, write, version)
+    if keep is not None:
+        remove_older_versions(published, keep, MODEL_FILE)
+    return published
 
 
 def write_saved_model(
@@ -201,17 +211,20 @@ def version_folder(path: Path) -> Path:
         raise FileNotFoundError(f"`{path}` must be the folder of a model, but it does not exist.")
     if (path / MODEL_FILE).is_file():
         return path
-    entries = path.iterdir() if path.is_dir() else ()
-    versions = [entry for entry in entries if entry.name.isascii() and entry.name.isdigit()]
-    if not versions:
-        raise ValueError(
-            f"`{path}` must be a SavedModel, a folder of versions or a checkpoint, but it has "
-            f"neither `{MODEL_FILE}` nor a version such as `1` nor a `policy.json`."
-        )
-    newest = max(versions, key=lambda entry: int(entry.name))
-    if not (newest / MODEL_FILE).is_file():
-        raise ValueError(f"`{newest}` must be a SavedModel, but it has no `{MODEL_FILE}`.")
-    return newest
+    while True:
+        entries = path.iterdir() if path.is_dir() else ()
+        versions = [entry for entry in entries if entry.name.isascii() and entry.name.isdigit()]
+        if not versions:
+            raise ValueError(
+                f"`{path}` must be a SavedModel, a folder of versions or a checkpoint, but it has "
+                f"neither `{MODEL_FILE}` nor a version such as `1` nor a `policy.json`."
+            )
+        newest = max(versions, key=lambda entry: int(entry.name))
+        if (newest / MODEL_FILE).is_file():
+            return newest
+        # One that has vanished since gave way to a newer one.
+        if newest.exists():
+            raise ValueError(f"`{newest}` must be a SavedModel, but it has no `{MODEL_FILE}`.")
 
 
 def signature_text(signature: Signature) -> dict[str, dict[str, str]]:
