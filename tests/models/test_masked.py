@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 from small_policies import Recurrent, small_policy
 
-from tfpolicy.models import FullyConnected, Model
-from tfpolicy.models.masked import Masked
+from tfpolicy.models import FullyConnected
 from tfpolicy.served_policy import load_policy
 from tfpolicy.spaces import flatten, leaf_spaces
 from tfpolicy.view_requirement import ViewRequirement
@@ -283,9 +282,3 @@ def test_exploration_keeps_to_the_mask():  # e15
         actions, _, extras = exploring.compute_actions(obs)
         assert is_legal_nested(obs, actions).all()
         assert np.isfinite(extras["action_logp"]).all()
-
-
-def test_the_wrapper_answers_for_the_inner_model_in_everything():
-    # A method that is new to models has to be passed on, too.
-    public = {name for name in vars(Model) if not name.startswith("_")}
-    assert public - {"layer_seed"} <= set(vars(Masked))
