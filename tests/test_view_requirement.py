@@ -139,6 +139,15 @@ def test_padding_can_be_told_from_a_real_zero():
     np.testing.assert_array_equal(view.valid(2), [False, True])
 
 
+def test_mask_of_a_view_is_seen_instead_of_its_values_whatever_these_are():  # d3
+    column = {"a": np.zeros((3, 2)), "b": (np.array([{}, {}, {}], object),)}
+    view = ViewRequirement("actions", shift="-1:1", as_mask=True)
+    expected = [[False, True, True], [True, True, True], [True, True, False]]
+    assert view.apply(column).tolist() == expected
+    assert ViewRequirement(shift=-2, as_mask=True).apply(COLUMN).tolist() == [0, 0, 1, 1]
+    assert ViewRequirement(shift=-2, as_mask=True).apply(COLUMN).dtype == bool
+
+
 def test_repeated_value_is_that_of_the_first_of_its_rows():
     view = ViewRequirement(shift="-1:0", batch_repeat_value=3)
     np.testing.assert_array_equal(view.apply(COLUMN), [[0, 1], [3, 4]])
@@ -243,6 +252,27 @@ def test_acting_sees_what_the_trajectory_shows_later(seed, offsets, data_col):
         for a, b in zip(starts, starts[1:], strict=False):
             expected = view.apply(columns[data_col][a:b, env])
             np.testing.assert_array_equal(np.array(seen)[a:b, env], expected)
+
+
+def test_history_shows_masks_beside_values_or_alone():  # d3
+    views = {
+        "frames": ViewRequirement("obs", shift="-2:0"),
+        "frames_valid": ViewRequirement("obs", shift="-2:0", as_mask=True),
+        "acted": ViewRequirement("actions", shift=-1, as_mask=True),
+    }
+    history = History(views, num_envs=2)
+    for step in range(3):
+        history.append({"obs": np.zeros((2, 4))})
+        seen = history.views()
+        assert seen["frames"].shape == (2, 3, 4)
+        expected = [step > 1, step > 0, True]
+        assert seen["frames_valid"].tolist() == [expected, expected]
+        assert seen["acted"].tolist() == [step > 0] * 2
+        history.append({"actions": np.zeros((2, 1))})
+    history.reset(np.array([True, False]))
+    history.append({"obs": np.zeros((2, 4))})
+    assert history.views()["frames_valid"].tolist() == [[False, False, True], [True] * 3]
+    assert history.views()["acted"].tolist() == [False, True]
 
 
 def test_without_observations_the_present_is_the_step_after_the_latest_action():

@@ -279,26 +279,47 @@ def test_wrapping_cutting_and_extending_a_batch_reads_nothing():
     assert reads == set()
 
 
-def test_padding_can_be_told_from_a_real_action_0():  # d3
-    class Masked(Probe):
-        columns = ("history", "is_real")
-
-        def trajectory_views(self):
-            return {"history": ViewRequirement("actions", shift="-2:-1")}
-
-        def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
-            batch = SampleBatch(sample_batch)
-            batch["is_real"] = self.trajectory_views()["history"].valid(batch.count)
-            return batch
-
-    with Masked(OBS, THREE, CONFIG) as policy:
+def test_padding_can_be_told_from_a_real_action_0_by_who_reads_the_mask():  # d3
+    views = {
+        "history": ViewRequirement("actions", shift="-2:-1"),
+        "future": ViewRequirement("rewards", shift=[1]),
+    }
+    columns = ("history", "history_valid", "future_valid")
+    with probe(*columns, trajectory_views=lambda self: views) as policy:
+        assert trained(policy) >= set(columns) and "future" not in trained(policy)
         batch = trajectory()
-        batch["history"] = policy.view_requirements["history"].apply(batch["actions"])
-        batch = policy.postprocess_trajectory(batch)
+        for name in columns:
+            view = policy.view_requirements[name]
+            batch[name] = view.apply(batch[view.data_col])
         assert batch["history"].tolist() == [[0, 0], [0, 0], [0, 1]]
-        assert batch["is_real"].tolist() == [[False, False], [False, True], [True, True]]
+        assert batch["history_valid"].tolist() == [[False, False], [False, True], [True, True]]
         stats = policy.learn_on_batch(batch)["learner_stats"]
-        assert stats["is_real"] == pytest.approx(0.5)
+        assert stats["history_valid"] == pytest.approx(0.5)
+        assert stats["future_valid"] == pytest.approx(2 / 3)
+
+
+def test_mask_must_be_given_to_a_model_that_reads_it_while_acting():  # d3
+    class Cautious(Model):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.scale = tf.compat.v1.get_variable("scale", initializer=9.0, use_resource=True)
+
+        def __call__(self, columns):
+            known = tf.cast(columns["prev_actions_valid"], tf.float32)
+            action = tf.where(columns["prev_actions_valid"], columns["prev_actions"], -1)
+            return ModelOutput(tf.one_hot(action, 3) * self.scale, known * self.scale)
+
+    with A2CPolicy(OBS, THREE, {**CONFIG, "model": {"custom_model": Cautious}}) as policy:
+        assert acted(policy) == {"obs", "prev_actions", "prev_actions_valid"}
+        obs = trajectory()["obs"]
+        given = {"prev_actions_valid": np.array([False, True, True])}
+        previous = np.array([0, 0, 2])
+        logits = policy.compute_actions(obs, None, previous, **given)[2]["action_dist_inputs"]
+        np.testing.assert_array_equal(logits, [[0, 0, 0], [9, 0, 0], [0, 0, 9]])
+        with pytest.raises(KeyError, match="Acting needs the column 'prev_actions_valid'"):
+            policy.compute_actions(obs, None, previous)
+        with pytest.raises(ValueError, match=r"`prev_actions_valid`: expected shape \(B\)"):
+            policy.compute_actions(obs, None, previous, prev_actions_valid=np.ones((3, 1), bool))
 
 
 def test_hooks_are_tried_on_observations_out_of_the_space_and_infos_that_are_dicts():  # d8

@@ -17,6 +17,7 @@ from tfpolicy.export.inference import SAMPLE, SERVING, InferenceGraph, build_inf
 from tfpolicy.export.saved_model import load_saved_model, version_folder
 from tfpolicy.graph.placeholders import unknown_column
 from tfpolicy.spaces import leaf_spaces, unflatten
+from tfpolicy.view_requirement import ViewRequirement
 
 
 class ServedPolicy:
@@ -37,6 +38,11 @@ class ServedPolicy:
         self._inputs = graph.acting_inputs()
         self._functions = {False: graph.function(SERVING), True: graph.function(SAMPLE)}
         self._action_names = list(leaf_spaces(self.action_space, "actions"))
+
+    @property
+    def view_requirements(self) -> dict[str, ViewRequirement]:
+        """The columns that acting reads, by name; of actions, those of the environment."""
+        return {"obs": ViewRequirement(space=self.observation_space), **self._graph.views}
 
     def compute_actions(
         self,

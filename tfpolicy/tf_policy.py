@@ -19,8 +19,9 @@ from tfpolicy.columns import select
 from tfpolicy.config import PolicyConfig
 from tfpolicy.description import PolicyDescription, class_name
 from tfpolicy.exploration import exploration_for
+from tfpolicy.export.columns import environment_space
 from tfpolicy.export.example import Example, tolerance
-from tfpolicy.export.inference import build_inference, environment_space
+from tfpolicy.export.inference import build_inference
 from tfpolicy.export.keras_weights import export_weights, import_weights
 from tfpolicy.export.report import ImportReport
 from tfpolicy.export.saved_model import export_saved_model
@@ -34,7 +35,9 @@ from tfpolicy.graph.session import GraphSession
 from tfpolicy.graph.views import (
     acting_specs,
     blank_rows,
+    drawn_rows,
     dummy_trajectory,
+    offered_views,
     trained_specs,
     used_views,
 )
@@ -671,7 +674,7 @@ class TFPolicy(PolicyHooks, Policy):
         self.exploration = exploration_for(
             self.config.exploration_config, network.own_space, self.dist_class
         )
-        self._views = {**network.views, **self.trajectory_views()}
+        self._views = offered_views({**network.views, **self.trajectory_views()})
         self._actor = Actor(
             self._graph_session,
             self.observation_space,
@@ -726,7 +729,7 @@ class TFPolicy(PolicyHooks, Policy):
         inputs = self._actor.inputs
         columns = {
             "obs": sample_rows(self.observation_space, num_rows, int(self._seed)),
-            **blank_rows(inputs.specs, num_rows),
+            **drawn_rows(self._views, inputs.specs, num_rows, int(self._seed)),
         }
         _, states, _ = self._actor.act(inputs.arrays(columns), None, timestep=0)
         # States that are not all zero say more.
@@ -737,7 +740,7 @@ class TFPolicy(PolicyHooks, Policy):
         outputs.update({f"state_out_{index}": state for index, state in enumerate(states)})
         named = _named_leaves("obs", self.observation_space, columns.pop("obs"))
         for name, column in columns.items():
-            if self._views[name].data_col == "actions":
+            if self._views[name].data_col == "actions" and not self._views[name].as_mask:
                 column = self._environment_actions(column)
             space = environment_space(name, self._views, self.action_space)
             named.update(_named_leaves(name, space, column))

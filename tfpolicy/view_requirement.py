@@ -31,6 +31,8 @@ class ViewRequirement:
         batch_repeat_value: In training, one value is seen for that many rows, that of the first.
         used_for_compute_actions: Whether the view is needed to act.
         used_for_training: Whether the view is needed to learn.
+        as_mask: Whether what is seen is not the values themselves, but which of them are data
+            rather than zeros that stand for "no step": bool, whatever the column is.
         offsets: The shift as ints, in the order in which they are seen.
 
     Raises:
@@ -44,6 +46,7 @@ class ViewRequirement:
     batch_repeat_value: int = 1
     used_for_compute_actions: bool = True
     used_for_training: bool = True
+    as_mask: bool = False
     offsets: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,8 +70,10 @@ class ViewRequirement:
         Returns:
             `[R, ...]`, or `[R, K, ...]` for a window of K offsets, with the dtype of the column.
             R is T, or with `batch_repeat_value` k, T / k rounded up. The column itself (not a copy)
-            if nothing is shifted.
+            if nothing is shifted. With `as_mask`, what `valid` returns.
         """
+        if self.as_mask:
+            return self.valid(row_count("column", column))
         if not self.is_window and self.offsets == (0,) and self.batch_repeat_value == 1:
             return column
         steps = self._steps(row_count("column", column))
@@ -130,6 +135,8 @@ class History:
         }
         self._rings: dict[str, _Ring] = {}
         for name, view in self._views.items():
+            if view.as_mask:  # What it shows are the counts below.
+                continue
             ring = self._rings.setdefault(view.data_col or name, _Ring(num_envs))
             ring.depth = max(ring.depth, 1 - min(view.offsets))
             ring.space = view.space if ring.space is None else ring.space
@@ -165,7 +172,10 @@ class History:
 
     def views(self) -> dict[str, Column]:
         """Returns what is seen at the present step: `[N, ...]`, or `[N, K, ...]` for a window."""
-        return {name: self._view(name, view) for name, view in self._views.items()}
+        return {
+            name: self.valid(name) if view.as_mask else self._view(name, view)
+            for name, view in self._views.items()
+        }
 
     def valid(self, name: str) -> np.ndarray:
         """Returns which values of the view `name` are data rather than zeros, `[N]` or `[N, K]`."""

@@ -307,6 +307,33 @@ def test_windows_of_previous_actions_and_rewards_are_inputs_too():
     np.testing.assert_allclose(found["action_dist_inputs"], [[1.5, 1.5]])
 
 
+def test_what_nothing_depends_on_is_no_input():  # a9
+    class LastTwo(Reader):
+        def view_requirements(self):
+            return {"frames": ViewRequirement("obs", shift="-1:0")}
+
+        def read(self, columns):
+            rows = tf.cast(columns["frames"]["a"][:, 1] + columns["seq_lens"][:, None], tf.float32)
+            return rows + tf.cast(columns["frames_valid"][:, :1], tf.float32)
+
+    space = S.Dict(a=S.Box(-9, 9, (3,), np.int32), b=S.Discrete(3))
+    graph, _ = build(space, S.Discrete(3), model={"custom_model": LastTwo})
+    with graph:
+        for name in (SERVING, SAMPLE):
+            inputs = graph.signatures[name].inputs
+            assert {key: tensor.shape.as_list() for key, tensor in inputs.items()} == {
+                "frames_a": [None, 2, 3],
+                "frames_valid": [None, 2],
+            }
+        # What acts in this process may be given everything all the same.
+        assert graph.input_names == ["obs_a", "obs_b", "frames_a", "frames_b", "frames_valid"]
+        obs = {"a": np.zeros((1, 3), np.int32), "b": np.zeros(1, np.int64)}
+        frames = {"a": np.int32([[[0, 0, 0], [3, 2, 1]]]), "b": np.zeros((1, 2), np.int64)}
+        columns = {"obs": obs, "frames": frames, "frames_valid": np.array([[False, True]])}
+        found = graph.function(SERVING)(*graph.acting_inputs().arrays(columns))
+    np.testing.assert_array_equal(found["action_dist_inputs"], [[4, 3, 2]])
+
+
 # What it is made of.
 
 

@@ -9,7 +9,10 @@ from tfpolicy.graph.views import (
     KEPT_COLUMNS,
     acting_specs,
     blank_rows,
+    drawn_rows,
     dummy_trajectory,
+    leaves_out_steps,
+    offered_views,
     standard_views,
     trained_specs,
     used_views,
@@ -53,6 +56,52 @@ def test_previous_steps_and_states_may_be_read_while_acting_and_nothing_ahead(vi
     }
 
 
+def test_every_view_of_other_steps_is_offered_with_its_mask(views):  # d3
+    views["frames"] = ViewRequirement("obs", None, "-3:0")
+    views["goal"] = ViewRequirement(None, OBS)
+    offered = offered_views(views)
+    masks = {"prev_actions_valid", "prev_rewards_valid", "frames_valid"}
+    assert set(offered) - set(views) == masks
+    specs = acting_specs(offered)
+    assert specs["frames_valid"] == tf.TensorSpec([4], tf.bool)
+    assert specs["prev_actions_valid"] == tf.TensorSpec([], tf.bool)
+    rows = {name: blank_rows(specs, 2)[name] for name in specs}
+    assert rows["frames_valid"].tolist() == [[False] * 4] * 2
+    batch = SampleBatch(dummy_trajectory(offered, acted(2), 2, seed=0))
+    assert batch["frames_valid"].tolist() == [[0, 0, 0, 1], [0, 0, 1, 1]]
+    assert trained_specs(offered, batch)["frames_valid"] == tf.TensorSpec([4], tf.bool)
+
+
+def test_a_view_of_ones_own_is_not_replaced_by_a_mask(views):
+    views["prev_actions_valid"] = ViewRequirement("rewards", None, -1)
+    assert offered_views(views)["prev_actions_valid"] is views["prev_actions_valid"]
+
+
+@pytest.mark.parametrize(
+    ("shift", "after"),
+    [
+        ("-3:0", None),
+        ("-3:-1", None),
+        (-1, None),
+        ([-2, -1], None),
+        (-2, [-1]),
+        ("-5:-1:2", [-4, -2]),
+        ([0, -4, -3], [-3, -2]),
+    ],
+)
+def test_views_that_leave_out_steps_are_offered_as_they_will_be_a_step_later(shift, after):
+    view = ViewRequirement("actions", ACTIONS, shift)
+    offered = offered_views({"view": view})
+    assert leaves_out_steps(view) == (after is not None)
+    assert set(offered) == {"view", "view_valid"} | (
+        {"view_after", "view_valid_after"} if after else set()
+    )
+    if after:
+        assert offered["view_after"] == ViewRequirement(
+            "actions", ACTIONS, after, used_for_compute_actions=False
+        )
+
+
 def test_a_view_for_acting_needs_a_space(views):
     views["mystery"] = ViewRequirement("infos")
     with pytest.raises(ValueError, match="must have a space, got ViewRequirement"):
@@ -64,6 +113,25 @@ def test_before_the_first_step_everything_is_zero_of_its_dtype(views):
     assert rows["obs"]["image"].dtype == np.uint8 and rows["obs"]["image"].shape == (4, 3)
     assert rows["state_in_1"].shape == (4, 2, 3)
     assert not any(leaf.any() for leaf in tf.nest.flatten(rows))
+
+
+def test_rows_to_try_an_export_on_tell_steps_apart_but_actions_are_zeros(views):
+    views["window"] = ViewRequirement("obs", None, "-2:0")
+    views["behind"] = ViewRequirement("actions", None, "-3:-1")
+    offered = offered_views(views)
+    specs = acting_specs(offered)
+    rows = drawn_rows(offered, specs, 50, seed=0)
+    assert rows.keys() == specs.keys()
+    for name, spec in specs.items():
+        leaves = zip(tf.nest.flatten(spec), tf.nest.flatten(rows[name]), strict=True)
+        for leaf_spec, leaf in leaves:
+            assert leaf.shape == (50, *leaf_spec.shape), name
+            assert leaf.dtype == leaf_spec.dtype.as_numpy_dtype, name
+    image = rows["window"]["image"]
+    assert (image[:, 0] != image[:, 1]).any() and (image[0] != image[1]).any()
+    assert 0 < rows["window_valid"].mean() < 1
+    assert not rows["behind"].any() and not rows["prev_actions"].any()
+    assert rows["prev_rewards"].any()
 
 
 def test_the_made_up_trajectory_is_one_episode_that_goes_on(views):  # d8, d14

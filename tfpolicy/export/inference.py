@@ -7,7 +7,7 @@ optimizer and no buffer, and the graph of the policy never grows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -15,20 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfpolicy.config import PolicyConfig
-from tfpolicy.graph.acting import single_steps
+from tfpolicy.export.columns import EnvironmentColumns, environment_specs, input_names
 from tfpolicy.graph.inputs import ActingInputs
 from tfpolicy.graph.network import Network, build_network
-from tfpolicy.graph.placeholders import (
-    LazyColumns,
-    batch_placeholder,
-    space_spec,
-    view_spec,
-)
 from tfpolicy.graph.session import GraphSession, check_values, variable_names
-from tfpolicy.graph.views import acting_specs
 from tfpolicy.models import ModelOutput
-from tfpolicy.ops.actions import environment_action, normalize_action
-from tfpolicy.spaces import flatten, leaf_spaces, unflatten
+from tfpolicy.ops.actions import environment_action
+from tfpolicy.spaces import flatten, leaf_spaces
 from tfpolicy.view_requirement import ViewRequirement
 
 # The signatures: the distribution's mode, a draw from it, the state before the first step.
@@ -52,45 +45,46 @@ class InferenceGraph:
         graph_session: The graph with its weights.
         signatures: What can be called; `SERVING` and `SAMPLE` take the same inputs.
         observation_space: The environment's own.
-        columns: The columns that acting reads beside the observation: in the structure of each, the
-            names of its inputs.
+        views: The columns that acting reads beside the observation, as the environment knows them.
     """
 
     graph_session: GraphSession
     signatures: dict[str, Signature]
     observation_space: gym.Space
-    columns: dict[str, Any]
+    views: dict[str, ViewRequirement]
 
     @property
     def input_names(self) -> list[str]:
-        """Names of the inputs in the order of `acting_inputs().arrays`."""
+        """Names in the order of `acting_inputs().arrays`; a signature has those that it depends on.
+
+        With a window over the observations, for instance, nothing may depend on `obs`.
+        """
         observations = leaf_spaces(self.observation_space, "obs")
-        return [*observations, *tf.nest.flatten(list(self.columns.values()))]
+        columns = (input_names(name, view) for name, view in self.views.items())
+        return [*observations, *tf.nest.flatten(list(columns))]
 
     def acting_inputs(self) -> ActingInputs:
         """Turns what a caller gives into the arrays that the signatures take."""
-        inputs = self.signatures[SERVING].inputs
-        specs = tf.nest.map_structure(
-            lambda name: tf.TensorSpec(inputs[name].shape[1:], inputs[name].dtype), self.columns
-        )
+        specs = environment_specs(self.views)
         return ActingInputs(self.observation_space, specs, self._initial_state())
 
     def function(self, name: str) -> Callable[..., dict[str, np.ndarray]]:
         """One signature as a function of arrays, for any thread.
 
         Args:
-            name: `SERVING` or `SAMPLE`, which take their arrays in the order of `input_names`, or
+            name: `SERVING` or `SAMPLE`, which take an array for each of `input_names`, or
                 `INITIAL_STATE`.
         """
         signature = self.signatures[name]
         order = list(signature.inputs) if name == INITIAL_STATE else self.input_names
+        taken = [index for index, key in enumerate(order) if key in signature.inputs]
         run = self.graph_session.callable(
-            [signature.inputs[key] for key in order],
+            [signature.inputs[order[index]] for index in taken],
             list(signature.outputs.values()),
             on_calling_thread=True,
         )
         names = list(signature.outputs)
-        return lambda *arrays: dict(zip(names, run(*arrays), strict=True))
+        return lambda *arrays: dict(zip(names, run(*(arrays[i] for i in taken)), strict=True))
 
     def run(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Calls a signature that acts once, with arrays by name; for many times get `function`.
@@ -98,7 +92,8 @@ class InferenceGraph:
         Raises:
             KeyError: An input is missing.
         """
-        return self.function(name)(*(inputs[key] for key in self.input_names))
+        taken = {key: inputs[key] for key in self.signatures[name].inputs}
+        return self.function(name)(*map(taken.get, self.input_names))
 
     def close(self) -> None:
         """Frees graph and session."""
@@ -126,9 +121,10 @@ def build_inference(
     """Builds the inference graph of a policy.
 
     Inputs are the leaves of the observation ("obs", or "obs_<leaf>"), and what else the model
-    reads: "state_in_<i>", "prev_rewards", and "prev_actions" as the environment took them. Outputs
-    are the leaves of the environment's action ("actions", or "actions_<leaf>"), "action_logp" of
-    the policy's own action, "action_dist_inputs", "vf_preds" if there are values, "state_out_<i>".
+    reads: "state_in_<i>", "prev_rewards", "prev_actions" as the environment took them, windows over
+    several steps; what nothing depends on is no input. Outputs are the leaves of the environment's
+    action ("actions", or "actions_<leaf>"), "action_logp" of the policy's own action,
+    "action_dist_inputs", "vf_preds" if there are values, "state_out_<i>".
 
     Args:
         observation_space: The environment's own.
@@ -154,25 +150,6 @@ def build_inference(
     return graph
 
 
-def environment_space(
-    name: str, views: Mapping[str, ViewRequirement], action_space: gym.Space
-) -> gym.Space:
-    """The space of a column that acting reads, as the environment knows it.
-
-    Args:
-        name: Of the column.
-        views: Everything that the model may read.
-        action_space: The environment's own.
-    """
-    view = views[name]
-    if view.data_col == "actions":
-        return action_space
-    space = view.space or views[view.data_col or name].space
-    if space is None:
-        raise ValueError(f"A view that is used for acting must have a space, got {view}.")
-    return space
-
-
 def _build(
     graph_session: GraphSession,
     observation_space: gym.Space,
@@ -180,13 +157,11 @@ def _build(
     config: PolicyConfig,
     network: Network,
 ) -> InferenceGraph:
-    columns = _Columns(network.views, action_space, config.normalize_actions)
-    rows = flatten(observation_space, columns["obs"])[0]
-    columns.give(single_steps(rows))
+    columns = EnvironmentColumns(network.views, action_space, config.normalize_actions)
     output = network.model(columns)
     distribution = network.dist_class(output.dist_inputs)
-    names = columns.input_names()
-    inputs = columns.inputs(names)
+    # All outputs are made of what the model gives.
+    inputs = _depended_on(columns.inputs(), _model_outputs(output).values())
 
     def signature(scope: str, own_action: Any) -> Signature:
         with tf.name_scope(scope):
@@ -207,65 +182,21 @@ def _build(
     states = network.model.initial_state()
     if states:
         signatures[INITIAL_STATE] = _initial_state_signature(states)
-    del names["obs"]
-    return InferenceGraph(graph_session, signatures, observation_space, names)
+    return InferenceGraph(graph_session, signatures, observation_space, columns.views_read())
 
 
-class _Columns(Mapping):
-    """The columns as the model reads them, made of what is known on the environment's side.
-
-    Args:
-        views: Everything that the model may read.
-        action_space: The environment's own.
-        normalized: Whether the policy's own actions are normalized.
-    """
-
-    def __init__(
-        self, views: Mapping[str, ViewRequirement], action_space: gym.Space, normalized: bool
-    ):
-        specs = acting_specs(views)
-        self._spaces = {name: environment_space(name, views, action_space) for name in specs}
-        self._action_space = action_space
-        self._normalized = normalized
-        self._actions = [name for name in specs if views[name].data_col == "actions"]
-        for name in self._actions:
-            specs[name] = view_spec(views[name], space_spec(action_space))
-        self._columns = LazyColumns(specs, batch_placeholder)
-
-    def give(self, columns: Mapping[str, Any]) -> None:
-        """Adds columns that are not inputs."""
-        self._columns.give(columns)
-
-    def input_names(self) -> dict[str, Any]:
-        """For each column that was read the names of its inputs, in its structure."""
-        return {
-            name: unflatten(self._spaces[name], leaf_spaces(self._spaces[name], name))
-            for name in self._columns.read
-        }
-
-    def inputs(self, names: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """The placeholders by name."""
-        flat = tf.nest.flatten(dict(names))
-        twice = sorted({name for name in flat if flat.count(name) > 1})
-        if twice:
-            raise ValueError(f"Two columns that the model reads have the input {twice[0]!r}.")
-        return dict(zip(flat, tf.nest.flatten(self._columns.read), strict=True))
-
-    def __getitem__(self, name: str) -> Any:
-        value = self._columns[name]
-        if name not in self._actions:
-            return value
-        if self._normalized:
-            value = normalize_action(value, self._action_space)
-        return tf.nest.map_structure(
-            lambda leaf: tf.cast(leaf, tf.float32) if leaf.dtype.is_floating else leaf, value
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
+def _depended_on(
+    inputs: Mapping[str, tf.Tensor], outputs: Iterable[tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Leaves out inputs that make no difference: whoever calls a signature must give all it has."""
+    seen: set[tf.Operation] = set()
+    pending = [tensor.op for tensor in outputs]
+    while pending:
+        operation = pending.pop()
+        if operation not in seen:
+            seen.add(operation)
+            pending += [tensor.op for tensor in operation.inputs] + operation.control_inputs
+    return {name: tensor for name, tensor in inputs.items() if tensor.op in seen}
 
 
 def _action_outputs(

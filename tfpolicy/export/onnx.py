@@ -38,7 +38,7 @@ def write_onnx(
         path: The file to write.
         graph: Acts.
         opset: One of `OPSETS`.
-        inputs: Arrays [B, ...] to run the file on, by name.
+        inputs: Arrays [B, ...] to run the file on, by name; there may be more than it takes.
 
     Returns:
         Its outputs on `inputs`, by name.
@@ -72,7 +72,8 @@ def write_onnx(
     onnx.save(model, path)
     runtime = _package("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in runtime.get_outputs()]
-    return dict(zip(names, runtime.run(names, dict(inputs)), strict=True))
+    feeds = {name: inputs[name] for name in signature.inputs}
+    return dict(zip(names, runtime.run(names, feeds), strict=True))
 
 
 def _package(name: str) -> ModuleType:

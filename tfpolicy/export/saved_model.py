@@ -15,7 +15,6 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tfpolicy import checksums
 from tfpolicy.description import PolicyDescription
-from tfpolicy.exact_json import decode, encode
 from tfpolicy.export.example import (
     Example,
     compare,
@@ -27,6 +26,8 @@ from tfpolicy.export.onnx import check_opset, write_onnx
 from tfpolicy.export.publish import check_keep, publish_version, remove_older_versions
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.npz import read_npz, write_npz
+from tfpolicy.spaces import space_from_json, space_to_json
+from tfpolicy.view_requirement import ViewRequirement
 
 MODEL_FILE = "saved_model.pb"
 VARIABLES = Path("variables", "variables")
@@ -111,7 +112,7 @@ def write_saved_model(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **description.to_json(),
-        "columns": encode(graph.columns, "columns", {}),
+        "views": {name: _view_to_json(view) for name, view in graph.views.items()},
         "signatures": {k: signature_text(v) for k, v in graph.signatures.items()},
     }
     path = folder / METADATA_FILE
@@ -143,8 +144,8 @@ def load_saved_model(folder: Path) -> tuple[InferenceGraph, PolicyDescription]:
     except (tf.errors.OpError, KeyError, OSError, RuntimeError, ValueError) as error:
         graph_session.close()
         raise ValueError(f"`{folder}` is a damaged SavedModel: {error}") from error
-    columns = decode(metadata["columns"], {})
-    graph = InferenceGraph(graph_session, signatures, description.observation_space, columns)
+    views = {name: _view_from_json(view) for name, view in metadata["views"].items()}
+    graph = InferenceGraph(graph_session, signatures, description.observation_space, views)
     return graph, description
 
 
@@ -233,6 +234,21 @@ def signature_text(signature: Signature) -> dict[str, dict[str, str]]:
         side: {name: _spec_text(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         for side, tensors in signature._asdict().items()
     }
+
+
+def _view_to_json(view: ViewRequirement) -> dict[str, Any]:
+    """What of a view matters to who acts: which steps of which column an input shows."""
+    return {
+        "data_col": view.data_col,
+        "shift": view.shift if isinstance(view.shift, str) else np.asarray(view.shift).tolist(),
+        "as_mask": view.as_mask,
+        "space": None if view.space is None else space_to_json(view.space),
+    }
+
+
+def _view_from_json(data: Mapping[str, Any]) -> ViewRequirement:
+    space = None if data["space"] is None else space_from_json(data["space"])
+    return ViewRequirement(data["data_col"], space, data["shift"], as_mask=data["as_mask"])
 
 
 def _spec_text(dtype: tf.DType, shape: tf.TensorShape) -> str:

@@ -13,7 +13,7 @@ from tfpolicy.distributions import (
     DiagGaussian,
     distribution_for,
 )
-from tfpolicy.graph.views import standard_views
+from tfpolicy.graph.views import offered_views, standard_views
 from tfpolicy.models import Model, model_for
 from tfpolicy.models.action_mask import action_mask_for
 from tfpolicy.models.masked import Masked
@@ -70,7 +70,7 @@ def build_network(
         **standard_views(observation_space, own_space, model.initial_state()),
         **model.view_requirements(),
     }
-    return Network(model, dist_class, own_space, views)
+    return Network(model, dist_class, own_space, offered_views(views))
 
 
 def _is_gaussian(dist_class: ActionDistribution) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +22,9 @@ KEPT_COLUMNS = (
 )  # fmt: skip
 # What acting gives beside actions and states.
 ACTED_COLUMNS = ("action_dist_inputs", "action_logp", "action_prob", "vf_preds")
+# Behind the name of a view: its mask, and what it will see a step later; see `offered_views`.
+MASK_SUFFIX = "_valid"
+AFTER_SUFFIX = "_after"
 _REWARD_SPACE = gym.spaces.Box(-np.inf, np.inf, (), np.float32)
 
 
@@ -52,6 +55,38 @@ def standard_views(
     return views
 
 
+def offered_views(views: Mapping[str, ViewRequirement]) -> dict[str, ViewRequirement]:
+    """The views, and what is offered beside them; like every column an input only of who reads it.
+
+    Of a view `frames` that looks at other steps than the present one:
+
+    - `frames_valid`, its mask: bool, false where `frames` has zeros because there was no such step.
+    - `frames_after`, if it leaves out steps: what it will see one step later of the past of the
+      step that was taken, so that a state beyond the last row can be valued.
+    """
+    offered: dict[str, ViewRequirement] = {}
+    for name, view in views.items():
+        # Whatever ends an episode, the next observation is known.
+        if view.as_mask or view.offsets == (0,) or name == "new_obs":
+            continue
+        mask = dataclasses.replace(view, data_col=view.data_col or name, space=None, as_mask=True)
+        for offered_name, offered_view in ((name, view), (f"{name}{MASK_SUFFIX}", mask)):
+            offered.setdefault(offered_name, offered_view)
+            if leaves_out_steps(view):
+                offered[f"{offered_name}{AFTER_SUFFIX}"] = dataclasses.replace(
+                    offered_view,
+                    data_col=view.data_col or name,
+                    shift=[offset + 1 for offset in view.offsets if offset < -1],
+                    used_for_compute_actions=False,
+                )
+    return {**offered, **views}
+
+
+def leaves_out_steps(view: ViewRequirement) -> bool:
+    """Whether a view sees a step that at the step before it did not see, but for the last two."""
+    return any(offset < -1 and offset + 1 not in view.offsets for offset in view.offsets)
+
+
 def acting_specs(views: Mapping[str, ViewRequirement]) -> dict[str, ColumnSpec]:
     """Specs of the columns that a model may read while acting: none may look ahead."""
     return {
@@ -69,6 +104,31 @@ def blank_rows(specs: Mapping[str, ColumnSpec], num_rows: int) -> dict[str, Any]
         )
         for name, spec in specs.items()
     }
+
+
+def drawn_rows(
+    views: Mapping[str, ViewRequirement], specs: Mapping[str, ColumnSpec], num_rows: int, seed: int
+) -> dict[str, Any]:
+    """Columns [num_rows, ...] that tell rows and steps apart, so that none can be mistaken.
+
+    Previous actions are zeros: not every one comes back bit for bit from the environment's side.
+    """
+    rng = np.random.default_rng(seed)
+    rows = blank_rows(specs, num_rows)
+    for name, spec in specs.items():
+        view = views[name]
+        if view.data_col == "obs" and not view.as_mask:
+            width = len(view.offsets) if view.is_window else 1
+            space = cast(gym.Space, view.space or views["obs"].space)
+            steps = sample_rows(space, num_rows * width, seed)
+            rows[name] = tf.nest.map_structure(
+                lambda leaf, row: leaf.reshape(num_rows, *row.shape), steps, spec
+            )
+        elif view.data_col != "actions" or view.as_mask:
+            rows[name] = tf.nest.map_structure(
+                lambda leaf: rng.integers(0, 2, leaf.shape).astype(leaf.dtype), rows[name]
+            )
+    return rows
 
 
 def dummy_trajectory(
@@ -116,7 +176,7 @@ def trained_specs(
         name: _as_float32(array_spec(column)) for name, column in batch.items() if name != "infos"
     }
     for name, view in views.items():
-        if name in specs and (view.data_col or name) == "obs":
+        if name in specs and (view.data_col or name) == "obs" and not view.as_mask:
             specs[name] = view_spec(view, _data_spec(view, views))
     return {**specs, "seq_lens": tf.TensorSpec([], tf.int32)}
 
@@ -148,6 +208,8 @@ def _learning_view(data_col: str | None, space: gym.Space | None, shift: int = 0
 
 
 def _data_spec(view: ViewRequirement, views: Mapping[str, ViewRequirement]) -> ColumnSpec:
+    if view.as_mask:
+        return tf.TensorSpec([], tf.bool)
     space = view.space
     if space is None:
         data = views.get(view.data_col) if view.data_col else None

@@ -91,7 +91,7 @@ class ObservationWrapper(Model):
         return {
             name: view
             for name, view in self.inner.view_requirements().items()
-            if (view.data_col or name) in _OBSERVATIONS
+            if (view.data_col or name) in _OBSERVATIONS and not view.as_mask
         }
 
     def _inner_columns(self, columns: Mapping[str, Any]) -> _InnerColumns:

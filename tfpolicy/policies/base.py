@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfpolicy.columns import Column, blank, map_column, select
 from tfpolicy.graph.towers import TrainBatch
+from tfpolicy.graph.views import AFTER_SUFFIX, leaves_out_steps
 from tfpolicy.ops.stats import explained_variance
 from tfpolicy.returns import discounted_returns, gae
 from tfpolicy.sample_batch import SampleBatch
@@ -87,15 +88,16 @@ def _seen_after(name: str, view: ViewRequirement, batch: SampleBatch) -> Column:
 
 def _step_after(name: str, view: ViewRequirement, offset: int, batch: SampleBatch) -> Column:
     """What is `offset` steps away from the step after the last row."""
-    data_col, step = view.data_col or name, batch.count + offset
-    if offset == 0 and data_col == SampleBatch.OBS:
-        return select(batch[SampleBatch.NEXT_OBS], -1)
-    if 0 <= step < batch.count:
-        return select(batch[data_col], step)
-    # Steps before the fragment are known from what its rows saw of them.
-    for index, other in enumerate(view.offsets):
-        if 0 <= step - other < batch.count:
-            seen = select(batch[name], step - other)
-            return select(seen, index) if view.is_window else seen
+    data_col = view.data_col or name
+    column = np.ones(batch.count, bool) if view.as_mask else batch[data_col]
+    if offset == -1:
+        return select(column, -1)
+    if offset < -1:  # The last row saw it as one step less far away.
+        if not leaves_out_steps(view):
+            return select(select(batch[name], -1), view.offsets.index(offset + 1))
+        earlier = [other for other in view.offsets if other < -1]
+        return select(select(batch[f"{name}{AFTER_SUFFIX}"], -1), earlier.index(offset))
+    if data_col == SampleBatch.OBS:
+        return np.bool_(True) if view.as_mask else select(batch[SampleBatch.NEXT_OBS], -1)
     # Zeros, as while acting: nothing is known yet of an action to come.
-    return map_column(lambda leaf: blank(leaf.shape[1:], leaf.dtype), batch[data_col])
+    return map_column(lambda leaf: blank(leaf.shape[1:], leaf.dtype), column)

@@ -69,9 +69,14 @@ def _kind(name: str, view: ViewRequirement) -> str:
     data_col = view.data_col or name
     if name.startswith((STATE_IN, STATE_OUT)):
         return "column"
-    if not view.is_window and (data_col, view.offsets[0]) in (
-        (SampleBatch.OBS, 1),
-        (SampleBatch.NEXT_OBS, 0),
+    if (
+        not view.is_window
+        and not view.as_mask
+        and (data_col, view.offsets[0])
+        in (
+            (SampleBatch.OBS, 1),
+            (SampleBatch.NEXT_OBS, 0),
+        )
     ):
         return "next_obs"
     if data_col == name and view.offsets == (0,) and not view.is_window:

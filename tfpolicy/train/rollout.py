@@ -198,8 +198,7 @@ class Rollout:
 
     def _act(self, t: int, record: Recorder) -> tuple[Column, dict[str, Column]]:
         """Returns the policy's actions and the columns that acting gives and the policy wants."""
-        for k, state in enumerate(self._recurrent):
-            record.put(t, f"{STATE_IN}{k}", state)
+        columns = {f"{STATE_IN}{k}": state for k, state in enumerate(self._recurrent)}
         views: dict[str, Column] = {}
         if self._history is not None:
             seen = self._history.before(self._obs)
@@ -210,7 +209,7 @@ class Rollout:
             self._obs_to_act_on(), self._recurrent or None, **views
         )
         wanted = self._collection.columns
-        columns = {name: rows for name, rows in extras.items() if name in wanted}
+        columns.update((name, rows) for name, rows in extras.items() if name in wanted)
         for k, state in enumerate(self._recurrent):
             if f"{STATE_OUT}{k}" in wanted:
                 columns[f"{STATE_OUT}{k}"] = state
