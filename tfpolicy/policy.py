@@ -12,6 +12,8 @@ import numpy as np
 
 # Under this key the result of learning holds the statistics of the loss, for any number of towers.
 LEARNER_STATS_KEY = "learner_stats"
+# What acting gives beside actions and states.
+ACTED_COLUMNS = ("action_dist_inputs", "action_logp", "action_prob", "vf_preds")
 
 Array = np.ndarray
 Weights = dict[str, np.ndarray]
@@ -62,9 +64,22 @@ class Policy(abc.ABC):
         episodes: Any = None,
         explore: bool | None = None,
         timestep: int | None = None,
+        extra_fetches: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, list[Array], dict[str, Array]]:
         """Acts on a batch of observations.
+
+        Args:
+            obs_batch: [B, ...].
+            state_batches: Recurrent states [B, S]; `None` for the initial ones.
+            prev_action_batch: Previous actions [B, ...].
+            prev_reward_batch: Previous rewards [B].
+            info_batch: Infos [B].
+            episodes: Episodes [B].
+            explore: Whether to explore; `None` leaves it to the config.
+            timestep: What schedules go by; `None` for `global_timestep`.
+            extra_fetches: Which of the further columns the caller reads; `None` for all of them.
+            **kwargs: Columns that the model reads beside these.
 
         Returns:
             The policy's own actions [B, ...], the states after it [B, S], further columns [B, ...].
@@ -93,6 +108,20 @@ class Policy(abc.ABC):
     ) -> Any:
         """Adds what the loss needs to one fragment of one episode; returns the batch."""
         return sample_batch
+
+    def postprocess_block(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What `postprocess_trajectory` adds to fragments, for a whole block of steps at once.
+
+        Faster than fragment by fragment, but it must come to the same.
+
+        Args:
+            columns: Columns [T, N, ...] of T steps in N sub-environments; where an episode ends,
+                the next begins one row below.
+
+        Returns:
+            Further columns [T, N, ...]; `None`, the default, to be handed the fragments.
+        """
+        return None
 
     @abc.abstractmethod
     def learn_on_batch(self, samples: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class LookingBackPolicy(AnyPolicy):
         super().__init__(observation_space, action_space, config, views)
         self.inputs = []
 
-    def compute_actions(self, obs_batch, state_batches=None, **kwargs):
+    def compute_actions(self, obs_batch, state_batches=None, extra_fetches=None, **kwargs):
         self.inputs.append(kwargs)
         return super().compute_actions(obs_batch)
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfpolicy.graph.discovery import sample_rows
 from tfpolicy.graph.placeholders import ColumnSpec, array_spec, space_spec, view_spec
+from tfpolicy.policy import ACTED_COLUMNS
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.view_requirement import ViewRequirement
 
@@ -20,8 +21,6 @@ KEPT_COLUMNS = (
     "obs", "actions", "rewards", "terminateds", "truncateds", "infos", "eps_id", "unroll_id",
     "agent_index", "t",
 )  # fmt: skip
-# What acting gives beside actions and states.
-ACTED_COLUMNS = ("action_dist_inputs", "action_logp", "action_prob", "vf_preds")
 # Behind the name of a view: its mask, and what it will see a step later; see `offered_views`.
 MASK_SUFFIX = "_valid"
 AFTER_SUFFIX = "_after"

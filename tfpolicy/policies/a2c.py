@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from tfpolicy.config import PolicyConfig, setting
 from tfpolicy.distributions import ActionDistribution
@@ -12,10 +10,8 @@ from tfpolicy.graph.towers import LossOutput, TrainBatch
 from tfpolicy.models import Model
 from tfpolicy.ops.policy_gradients import policy_gradient_loss
 from tfpolicy.ops.values import squared_value_loss
-from tfpolicy.policies.base import add_advantages, value_moments, with_explained_variance
-from tfpolicy.sample_batch import SampleBatch
+from tfpolicy.policies.base import ActorCriticPolicy, value_moments
 from tfpolicy.schedules import Schedule, make_schedule
-from tfpolicy.tf_policy import TFPolicy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +28,7 @@ class A2CConfig(PolicyConfig):
     entropy_coeff_schedule: list | dict | None = None
 
 
-class A2CPolicy(TFPolicy):
+class A2CPolicy(ActorCriticPolicy):
     """Advantage actor-critic (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), synchronous."""
 
     config_class = A2CConfig
@@ -57,25 +53,8 @@ class A2CPolicy(TFPolicy):
         stats = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy}
         return LossOutput(loss, {**stats, **value_moments(train_batch, output.vf_preds, targets)})
 
-    def postprocess_trajectory(
-        self, sample_batch: SampleBatch, other_agent_batches: Any = None, episode: Any = None
-    ) -> SampleBatch:
-        """Adds `advantages` and `value_targets`."""
-        config = self.config
-        return add_advantages(
-            self,
-            sample_batch,
-            gamma=config.gamma,
-            lambda_=config.lambda_,
-            use_critic=config.use_critic,
-        )
-
     def coefficient_sources(self) -> dict[str, Schedule | float]:
         """The entropy bonus follows its schedule."""
         config = self.config
         spec = config.entropy_coeff_schedule
         return {"entropy_coeff": make_schedule(config.entropy_coeff if spec is None else spec)}
-
-    def stats(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Adds how much of the returns' variance the critic explains."""
-        return with_explained_variance(means)

@@ -12,12 +12,53 @@ from tfpolicy.columns import Column, blank, map_column, select
 from tfpolicy.graph.towers import TrainBatch
 from tfpolicy.graph.views import AFTER_SUFFIX, leaves_out_steps
 from tfpolicy.ops.stats import explained_variance
+from tfpolicy.policies.blocks import block_advantages
 from tfpolicy.returns import discounted_returns, gae
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.tf_policy import TFPolicy
 from tfpolicy.view_requirement import ViewRequirement
 
 _MOMENTS = ("residual_mean", "residual_sq_mean", "target_mean", "target_sq_mean")
+
+
+class ActorCriticPolicy(TFPolicy):
+    """A policy that learns from advantages; its config has `lambda_` and `use_critic`.
+
+    A subclass that overrides `postprocess_trajectory` is handed fragments of episodes. Otherwise
+    blocks of many steps and sub-environments are postprocessed at once.
+    """
+
+    def gae_lambda(self) -> float:
+        """λ of generalised advantage estimation."""
+        return self.config["lambda"]
+
+    def postprocess_trajectory(
+        self, sample_batch: SampleBatch, other_agent_batches: Any = None, episode: Any = None
+    ) -> SampleBatch:
+        """Adds `advantages` and `value_targets`."""
+        return add_advantages(
+            self,
+            sample_batch,
+            gamma=self.config.gamma,
+            lambda_=self.gae_lambda(),
+            use_critic=self.config["use_critic"],
+        )
+
+    def postprocess_block(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
+        """As `postprocess_trajectory`, see there; `None` if a subclass has its own."""
+        if type(self).postprocess_trajectory is not ActorCriticPolicy.postprocess_trajectory:
+            return None
+        return block_advantages(
+            self,
+            columns,
+            gamma=self.config.gamma,
+            lambda_=self.gae_lambda(),
+            use_critic=self.config["use_critic"],
+        )
+
+    def stats(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Adds how much of the returns' variance the critic explains."""
+        return with_explained_variance(means)
 
 
 def add_advantages(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from tfpolicy.config import PolicyConfig, setting
@@ -56,3 +57,10 @@ class PGPolicy(TFPolicy):
             self.config.gamma,
         )
         return result
+
+    def postprocess_block(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
+        """As `postprocess_trajectory`, see there; `None` if a subclass has its own."""
+        if type(self).postprocess_trajectory is not PGPolicy.postprocess_trajectory:
+            return None
+        ends = columns["terminateds"], columns["truncateds"]
+        return {"advantages": discounted_returns(columns["rewards"], *ends, self.config.gamma)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from tfpolicy.config import PolicyConfig, setting
 from tfpolicy.distributions import ActionDistribution
@@ -13,10 +12,9 @@ from tfpolicy.models import Model
 from tfpolicy.ops.policy_gradients import clipped_surrogate_loss
 from tfpolicy.ops.stats import standardize
 from tfpolicy.ops.values import clipped_value_loss, squared_value_loss
-from tfpolicy.policies.base import add_advantages, value_moments, with_explained_variance
+from tfpolicy.policies.base import ActorCriticPolicy, value_moments
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.schedules import Schedule, make_schedule
-from tfpolicy.tf_policy import TFPolicy
 
 _KL_COEFF_RANGE = (1e-4, 1e4)
 
@@ -55,7 +53,7 @@ class PPOConfig(PolicyConfig):
     standardize_advantages: bool = True
 
 
-class PPOPolicy(TFPolicy):
+class PPOPolicy(ActorCriticPolicy):
     """Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347)."""
 
     config_class = PPOConfig
@@ -92,18 +90,9 @@ class PPOPolicy(TFPolicy):
         stats = {"policy_loss": policy_loss, "vf_loss": vf_loss, "kl": kl, "entropy": entropy}
         return LossOutput(loss, {**stats, **value_moments(train_batch, output.vf_preds, targets)})
 
-    def postprocess_trajectory(
-        self, sample_batch: SampleBatch, other_agent_batches: Any = None, episode: Any = None
-    ) -> SampleBatch:
-        """Adds `advantages` and `value_targets`."""
-        config = self.config
-        return add_advantages(
-            self,
-            sample_batch,
-            gamma=config.gamma,
-            lambda_=config.lambda_ if config.use_gae else 1.0,
-            use_critic=config.use_critic,
-        )
+    def gae_lambda(self) -> float:
+        """1 without generalised advantage estimation: returns minus values."""
+        return self.config.lambda_ if self.config.use_gae else 1.0
 
     def prepare_train_batch(self, batch: SampleBatch) -> SampleBatch:
         """Standardises the advantages over the whole batch."""
@@ -119,10 +108,6 @@ class PPOPolicy(TFPolicy):
         spec = config.entropy_coeff_schedule
         entropy_coeff = make_schedule(config.entropy_coeff if spec is None else spec)
         return {"entropy_coeff": entropy_coeff, "kl_coeff": config.kl_coeff}
-
-    def stats(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Adds how much of the returns' variance the critic explains."""
-        return with_explained_variance(means)
 
     def update_kl(self, sampled_kl: float) -> float:
         """Raises the KL coefficient by half above twice the target, halves it below half of it.

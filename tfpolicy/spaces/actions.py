@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Tuple
@@ -103,7 +103,7 @@ def environment_transform(space: Space, *, unsquash: bool, clip: bool) -> Callab
         leaf = _unsquash_leaf if unsquash else _clip_leaf if clip else _as_leaf
         return lambda action: map_leaves(leaf, space, action)
     if not isinstance(space, Box):
-        return functools.partial(_cast_exactly, space)
+        return functools.partial(_cast_exactly, cast("Leaf", space))
     if not is_float_box(space) or not (unsquash or clip):
         return functools.partial(_clip_leaf if unsquash or clip else _as_leaf, space)
     low, high, dtype = space.low, space.high, space.dtype

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,10 @@ class Recorder:
         column = self.columns.get(name)
         if column is None:
             column = self.columns[name] = map_column(self._allocate, rows)
-        _assign(column, step, rows)
+        if type(column) is np.ndarray:
+            column[step] = rows
+        else:
+            _assign(column, step, rows)
 
     def _allocate(self, rows: Array) -> Array:
         return np.empty((self.num_steps, *rows.shape), rows.dtype)
@@ -49,38 +51,40 @@ class Block:
     columns: Mapping[str, Column]
     valid: Array
 
-    def fragments(self, first_unroll_id: int, late: Mapping[str, ViewRequirement]) -> list[Any]:
-        """Cuts the block at the borders of sub-environments and episodes.
+    def rows(self, first_unroll_id: int) -> SampleBatch:
+        """All transitions [B, ...], those of one sub-environment after those of another.
 
         Args:
-            first_unroll_id: Number of the first fragment.
-            late: Views to be made from the rows of each fragment.
-
-        Returns:
-            A `SampleBatch` for each fragment.
+            first_unroll_id: Number of the first fragment: a column says which fragment a row is of.
         """
-        rows = self._rows()
-        eps_id = rows[SampleBatch.EPS_ID]
-        unroll_id = np.zeros(len(eps_id), np.int64)
-        # An episode runs in one sub-environment, so a new one begins wherever the number changes.
-        np.cumsum(eps_id[1:] != eps_id[:-1], out=unroll_id[1:])
-        rows[SampleBatch.UNROLL_ID] = unroll_id + first_unroll_id
-        rows[SampleBatch.AGENT_INDEX] = np.zeros(len(eps_id), np.int64)
-        fragments = SampleBatch(rows).split_by_episode() if len(eps_id) else []
-        for fragment in fragments:
-            for name, view in late.items():
-                fragment[name] = view.apply(fragment[view.data_col or name])
-        return fragments
-
-    def _rows(self) -> dict[str, Column]:
-        """All transitions [B, ...], those of one sub-environment after those of another."""
         kept = None if self.valid.all() else np.flatnonzero(self.valid.T)
 
         def flat(column: Array) -> Array:
             rows = column.swapaxes(0, 1).reshape(-1, *column.shape[2:])
             return rows if kept is None else rows[kept]
 
-        return {name: map_column(flat, column) for name, column in self.columns.items()}
+        rows = {name: map_column(flat, column) for name, column in self.columns.items()}
+        eps_id = rows[SampleBatch.EPS_ID]
+        unroll_id = np.zeros(len(eps_id), np.int64)
+        # An episode runs in one sub-environment, so a new one begins wherever the number changes.
+        np.cumsum(eps_id[1:] != eps_id[:-1], out=unroll_id[1:])
+        rows[SampleBatch.UNROLL_ID] = unroll_id + first_unroll_id
+        rows[SampleBatch.AGENT_INDEX] = np.zeros(len(eps_id), np.int64)
+        return SampleBatch(rows)
+
+
+def fragments_of(rows: SampleBatch, late: Mapping[str, ViewRequirement]) -> list[SampleBatch]:
+    """Cuts the rows of a block at the borders of sub-environments and episodes.
+
+    Args:
+        rows: See `Block.rows`.
+        late: Views to be made from the rows of each fragment.
+    """
+    fragments = rows.split_by_episode() if rows.count else []
+    for fragment in fragments:
+        for name, view in late.items():
+            fragment[name] = view.apply(fragment[view.data_col or name])
+    return fragments
 
 
 def _assign(column: Column, step: int, rows: Column) -> None:

@@ -12,12 +12,17 @@ from gymnasium.spaces import Box, Space
 from tfpolicy import spaces
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.columns import Column, map_column
-from tfpolicy.policy import Policy
+from tfpolicy.policy import ACTED_COLUMNS, Policy
 from tfpolicy.sample_batch import SampleBatch, concat_samples
-from tfpolicy.train.collection import STATE_IN, STATE_OUT, ActingHistory, collection_for
+from tfpolicy.train.collection import (
+    STATE_IN,
+    STATE_OUT,
+    ActingHistory,
+    collection_for,
+)
 from tfpolicy.train.environments import Environments, FinalObservations, Step
 from tfpolicy.train.episodes import Episode, EpisodeTracker
-from tfpolicy.train.fragments import Block, Recorder
+from tfpolicy.train.fragments import Block, Recorder, fragments_of
 from tfpolicy.train.replay import ActionLog
 
 Array = np.ndarray
@@ -56,6 +61,12 @@ class Rollout:
         self._callbacks = callbacks or DefaultCallbacks()
         self._to_env = env_action_transform(policy)
         self._collection = collection_for(policy.view_requirements)
+        self._extras = tuple(name for name in ACTED_COLUMNS if name in self._collection.columns)
+        # Fragments are only cut where somebody looks at them.
+        self._takes_blocks = not self._collection.late and (
+            type(self._callbacks).on_postprocess_trajectory
+            is DefaultCallbacks.on_postprocess_trajectory
+        )
         n = environments.num_envs
         self._history = ActingHistory(self._collection, n) if self._collection.past else None
         self._episodes = EpisodeTracker(n, self._callbacks)
@@ -69,17 +80,14 @@ class Rollout:
         Rows of one sub-environment follow each other, and so do those of one episode.
         """
         block = self.sample_block(num_steps)
-        episodes = self._episodes.known()
-        fragments = block.fragments(self._next_unroll_id, self._collection.late)
-        self._next_unroll_id += len(fragments)
-        if not fragments:  # Every step was a reset.
+        added = self.policy.postprocess_block(block.columns) if self._takes_blocks else None
+        if added is not None:
+            block = Block({**block.columns, **added}, block.valid)
+        rows = block.rows(self._next_unroll_id)
+        if not rows.count:  # Every step was a reset.
             return SampleBatch()
-        return concat_samples(
-            [
-                self._postprocess(fragment, episodes[int(fragment[SampleBatch.EPS_ID][0])])
-                for fragment in fragments
-            ]
-        )
+        self._next_unroll_id = int(rows[SampleBatch.UNROLL_ID][-1]) + 1
+        return self._postprocessed(rows) if added is None else rows
 
     def sample_block(self, num_steps: int) -> Block:
         """Takes `num_steps` steps in every sub-environment; returns them as they came, [T, N]."""
@@ -206,7 +214,10 @@ class Rollout:
                 record.put(t, name, seen[name])
             views = {name: seen[name] for name in self._collection.acting}
         actions, self._recurrent, extras = self.policy.compute_actions(
-            self._obs_to_act_on(), self._recurrent or None, **views
+            self._obs_to_act_on(),
+            self._recurrent or None,
+            extra_fetches=self._extras,
+            **views,
         )
         wanted = self._collection.columns
         columns.update((name, rows) for name, rows in extras.items() if name in wanted)
@@ -263,17 +274,23 @@ class Rollout:
             leaves.append(shifted)
         return spaces.unflatten(space, leaves)
 
-    def _postprocess(self, fragment: SampleBatch, episode: Episode) -> SampleBatch:
-        # Postprocessing may add columns to the batch it is given.
-        original = SampleBatch(fragment)
-        batch = self.policy.postprocess_trajectory(fragment, None, episode)
-        self._callbacks.on_postprocess_trajectory(
-            policy=self.policy,
-            episode=episode,
-            postprocessed_batch=batch,
-            original_batch=original,
-        )
-        return batch
+    def _postprocessed(self, rows: SampleBatch) -> SampleBatch:
+        """Lets the policy postprocess fragment by fragment."""
+        episodes = self._episodes.known()
+        batches = []
+        for fragment in fragments_of(rows, self._collection.late):
+            # Postprocessing may add columns to the batch it is given.
+            original = SampleBatch(fragment)
+            episode = episodes[int(fragment[SampleBatch.EPS_ID][0])]
+            batch = self.policy.postprocess_trajectory(fragment, None, episode)
+            self._callbacks.on_postprocess_trajectory(
+                policy=self.policy,
+                episode=episode,
+                postprocessed_batch=batch,
+                original_batch=original,
+            )
+            batches.append(batch)
+        return concat_samples(batches)
 
 
 def check_spaces(policy: Any, observation_space: Space, action_space: Space) -> None:

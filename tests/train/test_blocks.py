@@ -1,0 +1,99 @@
+"""Blocks of steps are postprocessed at once, and it comes to the same as fragment by fragment."""
+
+import counting  # Registers the environments.
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tfpolicy.policies import policy_class
+from tfpolicy.train.environments import Environments
+from tfpolicy.train.rollout import Rollout
+
+LSTM = {"use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 4}
+CASES = {
+    "ppo": ("ppo", {}, {}),
+    "ppo without gae": ("ppo", {"use_gae": False}, {}),
+    "ppo without critic": ("ppo", {"use_critic": False}, {}),
+    "a2c": ("a2c", {}, {}),
+    "pg": ("pg", {}, {}),
+    "lstm that sees its last action and reward": (
+        "ppo",
+        {},
+        {**LSTM, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},
+    ),
+    "attention over a window": (
+        "ppo",
+        {},
+        {"use_attention": True, "attention_dim": 4, "attention_head_dim": 2, "max_seq_len": 4},
+    ),
+}
+
+
+def short_cart_pole():
+    """Terminates after some ten steps, or is truncated after twenty."""
+    return gym.make("CartPole-v1", max_episode_steps=20)
+
+
+def sampled(kind, reset_mode, *, by_fragments):
+    """Two samples of a policy, and how often it was asked for fragments."""
+    algo, config, model = CASES[kind]
+    base = policy_class(algo)
+    asked = []
+
+    class ByFragments(base):
+        def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+            asked.append(sample_batch.count)
+            return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
+
+    env = SyncVectorEnv([short_cart_pole] * 3, autoreset_mode=reset_mode)
+    model = {"fcnet_hiddens": [4], **model}
+    cls = ByFragments if by_fragments else base
+    with cls(
+        env.single_observation_space, env.single_action_space, {"seed": 0, "model": model, **config}
+    ) as policy:
+        asked.clear()
+        rollout = Rollout(policy, Environments(env, 0))
+        batches = [rollout.sample(60), rollout.sample(9)]
+    env.close()
+    return batches, asked
+
+
+@pytest.mark.parametrize("reset_mode", [AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("kind", CASES)
+def test_a_block_has_the_advantages_of_its_fragments(kind, reset_mode):
+    blocks, _ = sampled(kind, reset_mode, by_fragments=False)
+    fragments, asked = sampled(kind, reset_mode, by_fragments=True)
+    # Both kinds of ends lie within, and the ends of the blocks lie within episodes.
+    assert len(asked) > 2 * 3
+    assert blocks[0]["terminateds"].any() and blocks[0]["truncateds"].any()
+    for block, by_fragments in zip(blocks, fragments, strict=True):
+        assert set(block) == set(by_fragments)
+        for name in block:
+            np.testing.assert_allclose(
+                block[name], by_fragments[name], rtol=1e-6, atol=1e-6, err_msg=name
+            )
+        if kind == "ppo":
+            assert block["advantages"].dtype == by_fragments["advantages"].dtype == np.float32
+
+
+def test_values_beyond_a_block_are_asked_for_once():
+    env = SyncVectorEnv([short_cart_pole] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    with policy_class("ppo")(
+        env.single_observation_space, env.single_action_space, {"seed": 0}
+    ) as policy:
+        asked = []
+        compute_values = policy.compute_values
+        policy.compute_values = lambda columns: asked.append(1) or compute_values(columns)
+        Rollout(policy, Environments(env, 0)).sample(40)
+    env.close()
+    assert len(asked) == 1
+
+
+def test_a_view_of_what_comes_later_is_made_fragment_by_fragment():
+    env = gym.make_vec("Counting-v0", 4, vectorization_mode="sync")
+    policy = counting.LookingBackPolicy(env.single_observation_space, env.single_action_space)
+    policy.postprocess_block = lambda columns: pytest.fail("A late view needs fragments.")
+    batch = Rollout(policy, Environments(env, 0)).sample(20)
+    env.close()
+    assert "next_actions" in batch
