@@ -11,6 +11,10 @@ import tensorflow as tf
 from tfpolicy.graph.session import GraphSession
 
 
+# What Eigen asks for, in bytes.
+_ALIGNMENT = 64
+
+
 class DeviceBuffer:
     """Holds the columns of one train batch, dealt over the devices.
 
@@ -84,8 +88,7 @@ class DeviceBuffer:
         kept = num_units - num_units % num_devices
         shares: list[Any] = []
         for index in range(num_devices):
-            # A copy: TensorFlow may keep the memory of what it is fed, which is the caller's.
-            shares += [np.array(leaf[index:kept:num_devices]) for leaf in leaves]
+            shares += [_aligned_copy(leaf[index:kept:num_devices]) for leaf in leaves]
         self._load(*shares, *map(np.array, frozen))
         self.num_units = kept // num_devices
         self.unit_rows = unit_rows[:kept].reshape(-1, num_devices).sum(axis=1)
@@ -100,6 +103,18 @@ class DeviceBuffer:
         """Tensors of the frozen values."""
         with tf.device(self._devices[0]):
             return [variable.read_value() for variable in self._frozen]
+
+
+def _aligned_copy(rows: np.ndarray) -> np.ndarray:
+    """A copy in memory that TensorFlow keeps as it is, where it would copy any other once more.
+
+    It must be a copy, since the memory of `rows` is the caller's.
+    """
+    memory = np.empty(rows.nbytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[begin : begin + rows.nbytes].view(rows.dtype).reshape(rows.shape)
+    copy[...] = rows
+    return copy
 
 
 def epoch_permutations(seed: Any, num_epochs: Any, num_units: Any) -> tf.Tensor:
