@@ -1,6 +1,7 @@
 import csv
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tfpolicy.cli import INTERRUPTED, USER_ERROR, cli
+from tfpolicy.cli import INTERRUPTED, MISMATCH, USER_ERROR, cli
 
 TINY = [
     "--num-envs=2",
@@ -79,7 +80,7 @@ def _one_export(run):
     return directory
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "export", "inspect"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "export", "inspect", "verify"])
 def test_every_command_has_help_with_an_example(command):
     text = _run(command, "--help").output
     assert f"tfpolicy {command} " in text.split("Example", 1)[1]
@@ -164,6 +165,7 @@ def _assert_same_arrays(left, right):
         (["train", "CartPole-v1", "--resume=."], "neither a run with checkpoints"),
         (["evaluate", "nowhere", "CartPole-v1"], "nowhere"),
         (["inspect", "nowhere"], "nowhere"),
+        (["verify", "nowhere"], "nowhere"),
         (["export", "nowhere", "somewhere"], "nowhere"),
         (["trian"], "No such command 'trian'"),
     ],
@@ -257,6 +259,30 @@ def test_a_version_can_be_numbered_and_old_ones_are_removed(run, tmp_path):
     assert str(saved / "6") in _run("export", run, saved, "--keep=2").stdout
     assert sorted(path.name for path in saved.iterdir()) == ["5", "6"]
     assert "`version` must be new" in _error("export", run, saved, "--version=5")
+
+
+def test_artifacts_are_verified(run, exported, tmp_path):
+    _run("export", run, tmp_path / "saved", f"--h5={tmp_path / 'weights.h5'}")
+    for path in (run, run / "checkpoints" / "000004", exported, tmp_path / "weights.h5"):
+        rows = _run("verify", path).stdout.splitlines()
+        assert rows[0].split() == ["output", "recorded", "found", "difference", "allowed"]
+        assert {row.split()[0] for row in rows} >= {"actions", "vf_preds"}
+        assert all(row.endswith(" same") for row in rows[1:])
+
+
+def test_what_acts_otherwise_ends_with_code_1_and_what_is_damaged_with_2(exported, tmp_path):
+    from tfpolicy.checksums import write_list
+    from tfpolicy.export.saved_model import EXAMPLE_FILE
+    from tfpolicy.npz import read_npz, write_npz
+
+    version = shutil.copytree(exported / "1", tmp_path / "1")
+    arrays = read_npz(version / EXAMPLE_FILE)
+    arrays["outputs/actions"][0] += 1
+    write_npz(version / EXAMPLE_FILE, arrays)
+    assert "tfpolicy_example.npz` is damaged" in _error("verify", version)
+    write_list(version)
+    rows = _run("verify", version, exit_code=MISMATCH).stdout.splitlines()
+    assert [row.split()[0] for row in rows if row.endswith("DIFFERS")] == ["actions"]
 
 
 SLOW_TRAINING = """

@@ -32,6 +32,16 @@ def test_a_description_survives_json():
     assert set(again.versions) == {"tfpolicy", "tensorflow", "python"}
 
 
+def test_a_description_is_a_text_whatever_is_in_its_env_config():
+    description = described(env_config={"rng": object(), "inf": float("inf")})
+    again = PolicyDescription.from_text(description.to_text(), "here")
+    assert again.config["model"] == description.config["model"]
+    assert again.config["env_config"]["rng"].startswith("<object object")
+    for text in ("{", "[1]", "{}"):
+        with pytest.raises(ValueError, match="`here`"):
+            PolicyDescription.from_text(text, "here")
+
+
 def test_what_describes_no_policy_is_refused_with_its_source():
     data = described().to_json()
     del data["config"], data["policy_class"]

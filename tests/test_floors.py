@@ -12,7 +12,7 @@ import pytest
 import tfpolicy
 
 PACKAGE = Path(tfpolicy.__file__).parent
-COMMANDS = ("train", "evaluate", "export", "inspect")
+COMMANDS = ("train", "evaluate", "export", "inspect", "verify")
 
 # The floor of each module, or of all modules of a folder. Whoever adds one says where it belongs.
 FLOORS = {
@@ -60,6 +60,7 @@ FLOORS = {
     "cli": 7,
     "inspection": 7,
     "train": 7,
+    "verification": 7,
 }
 LEAVES, PROGRAMS = 6, 7
 # What a module imports when it imports from the package itself.

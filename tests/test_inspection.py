@@ -111,7 +111,7 @@ def test_onnx_is_read_if_its_package_is_there(tmp_path):
     "name, message",
     [
         ("notes.txt", r"must be a folder or a file of \.h5, \.hdf5, \.onnx"),
-        ("broken.h5", "is no HDF5 file or damaged"),
+        ("broken.h5", "must be an h5 file, but it is something else or truncated"),
         ("empty", "must be a SavedModel, a folder of versions or a checkpoint"),
         ("broken", "is a damaged SavedModel"),
     ],

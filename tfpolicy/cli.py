@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMESTEPS = 1_000_000
 
-# Exit codes of a mistake on the command line and of Ctrl-C.
+# Exit codes of an artifact that does otherwise than recorded, of a mistake on the command line and
+# of Ctrl-C.
+MISMATCH = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 
@@ -205,6 +207,30 @@ def inspect(path: Path) -> None:
 
     with _user_errors():
         click.echo(describe(path))
+
+
+@cli.command(
+    epilog="""\b
+Examples:
+  tfpolicy verify savedmodels/cartpole
+  tfpolicy verify cartpole.h5
+"""
+)
+@click.argument("path", type=_EXISTING)
+@click.pass_context
+def verify(context: click.Context, path: Path) -> None:
+    """Loads PATH and compares what it does with what was recorded when it was written.
+
+    PATH is a SavedModel (its base or one version), a policy's checkpoint, a run or its checkpoint,
+    an .h5 or an .onnx file. The exit code is 1 if an output differs, 2 if PATH is damaged.
+    """
+    from tfpolicy import verification
+
+    with _user_errors():
+        comparisons = verification.verify(path)
+    click.echo(verification.table(comparisons))
+    if not all(line.same for line in comparisons):
+        context.exit(MISMATCH)
 
 
 def _new_run(options: dict[str, Any]) -> Run:

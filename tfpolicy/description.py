@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import platform
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -79,6 +80,21 @@ class PolicyDescription:
         for key in ("observation_space", "action_space"):
             values[key] = space_from_json(data[key])
         return cls(**values)
+
+    def to_text(self) -> str:
+        """As JSON; in an `env_config` values that JSON has not become their `repr`."""
+        return json.dumps(self.to_json(), default=repr)
+
+    @classmethod
+    def from_text(cls, text: str, source: Any) -> PolicyDescription:
+        """The inverse of `to_text`; raises as `from_json`."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"`{source}` is damaged, it is not JSON: {error}.") from error
+        if not isinstance(data, dict):
+            raise ValueError(f"`{source}` must be a JSON object, got {type(data).__name__}.")
+        return cls.from_json(data, source)
 
     def acting_config(self, overrides: Mapping[str, Any] | None = None) -> PolicyConfig:
         """The part of the config that acting depends on; no policy class is needed for it.

@@ -15,7 +15,10 @@ from ruamel.yaml import YAML
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfpolicy.checkpoint import HEADER_FILE, read_checkpoint
+from tfpolicy.checksums import check_folder
 from tfpolicy.description import PolicyDescription
+from tfpolicy.export.h5 import OWN_GROUP, read_own
+from tfpolicy.export.onnx import read_described, read_onnx
 from tfpolicy.export.saved_model import METADATA_FILE, MODEL_FILE, read_metadata, version_folder
 from tfpolicy.train.checkpoints import TRAINING_FOLDER, find_policy
 
@@ -84,15 +87,17 @@ def _policy_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _saved_model(path: Path) -> dict[str, Any]:
+    description = None
+    if (path / METADATA_FILE).exists():  # A SavedModel of somebody else's can be looked at, too.
+        metadata = read_metadata(path)
+        check_folder(path)
+        description = PolicyDescription.from_json(metadata, path)
     model = saved_model_pb2.SavedModel()
     try:
         model.ParseFromString((path / MODEL_FILE).read_bytes())
         variables = tf.train.load_checkpoint(str(path / "variables" / "variables"))
     except (DecodeError, tf.errors.OpError) as error:
         raise ValueError(f"`{path}` is a damaged SavedModel: {error}") from error
-    description = None
-    if (path / METADATA_FILE).exists():  # A SavedModel of somebody else's can be looked at, too.
-        description = PolicyDescription.from_json(read_metadata(path), path)
     return {
         "kind": "SavedModel",
         "version": path.name,
@@ -128,9 +133,11 @@ def _h5(path: Path) -> dict[str, Any]:
     weights: dict[str, str] = {}
 
     def visit(name: str, node: Any) -> None:
-        if isinstance(node, h5py.Dataset):
+        if isinstance(node, h5py.Dataset) and not name.startswith(f"{OWN_GROUP}/"):
             weights[name] = _array_text(node)
 
+    text = read_own(path).get("description")
+    policy = _policy(PolicyDescription.from_text(str(text), path)) if text else {}
     try:
         with h5py.File(path, "r") as file:
             file.visititems(visit)
@@ -140,26 +147,26 @@ def _h5(path: Path) -> dict[str, Any]:
     architecture = json.loads(attributes.get("model_config", "null"))
     return {
         "kind": "h5",
-        "versions": {k: v for k, v in attributes.items() if k.endswith("version")},
+        **policy,
+        "versions": {
+            **policy.get("versions", {}),
+            **{k: v for k, v in attributes.items() if k.endswith("version")},
+        },
         "architecture": architecture["class_name"] if architecture else "none: weights only",
         "weights": weights,
     }
 
 
 def _onnx(path: Path) -> dict[str, Any]:
-    try:
-        import onnx
-    except ImportError as error:
-        raise ImportError(
-            "An .onnx file is read by the package onnx: pip install tfpolicy[onnx]."
-        ) from error
-    try:
-        model = onnx.load(path)
-    except DecodeError as error:
-        raise ValueError(f"`{path}` is no ONNX file or damaged: {error}") from error
+    model, sealed = read_onnx(path)
+    policy = _policy(read_described(path)[0]) if sealed else {}
+    import onnx  # It is there, since the file was read.
+
     return {
         "kind": "ONNX",
+        **policy,
         "versions": {
+            **policy.get("versions", {}),
             "producer": f"{model.producer_name} {model.producer_version}",
             **{f"opset {opset.domain or 'ai.onnx'}": opset.version for opset in model.opset_import},
         },

@@ -20,7 +20,7 @@ from tfpolicy.config import PolicyConfig
 from tfpolicy.description import PolicyDescription, class_name
 from tfpolicy.exploration import exploration_for
 from tfpolicy.export.columns import environment_space
-from tfpolicy.export.example import Example, tolerance
+from tfpolicy.export.example import Example, example_to_arrays, tolerance
 from tfpolicy.export.inference import build_inference
 from tfpolicy.export.keras_weights import export_weights, import_weights
 from tfpolicy.export.report import ImportReport
@@ -495,13 +495,12 @@ class TFPolicy(PolicyHooks, Policy):
             TypeError: `env_config` or another free dict of the config holds a value that is
                 neither plain nor an array.
         """
-        state = self.get_state()
-        try:
-            example = self._example()._asdict()
-        except FloatingPointError:  # What has diverged can be saved, for looking into.
-            example = None
-        description = {**self._description().to_json(), "example": example}
-        write_checkpoint(checkpoint_dir, description, state)
+        example = self._finite_example()
+        description = {
+            **self._description().to_json(),
+            "example": example._asdict() if example else None,
+        }
+        write_checkpoint(checkpoint_dir, description, self.get_state())
 
     def restore(self, checkpoint_dir: str | os.PathLike[str]) -> None:
         """Continues from the state in a checkpoint, or raises and changes nothing.
@@ -595,7 +594,12 @@ class TFPolicy(PolicyHooks, Policy):
             path: The file; missing parent folders are made.
         """
         weights = self.get_weights()
-        export_weights(path, self.observation_space, self.action_space, self.config, weights)
+        example = self._finite_example()
+        own: dict[str, np.ndarray | str] = {"description": self._description().to_text()}
+        if example:
+            own.update(example_to_arrays(example))
+        spaces = self.observation_space, self.action_space
+        export_weights(path, *spaces, self.config, weights, own)
 
     def import_model_from_h5(
         self,
@@ -745,6 +749,13 @@ class TFPolicy(PolicyHooks, Policy):
             space = environment_space(name, self._views, self.action_space)
             named.update(_named_leaves(name, space, column))
         return Example(named, outputs, tolerance())
+
+    def _finite_example(self) -> Example | None:
+        """The same; none of a policy that has diverged, which can be saved for looking into."""
+        try:
+            return self._example()
+        except FloatingPointError:
+            return None
 
     def _description(self) -> PolicyDescription:
         return PolicyDescription(

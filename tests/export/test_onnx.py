@@ -91,7 +91,7 @@ def test_operations_that_onnx_has_not_are_named(tmp_path):
 
 def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
-    with pytest.raises(ImportError, match=r"needs the package tf2onnx: pip install tfpolicy\[onnx"):
+    with pytest.raises(ImportError, match=r"need the package tf2onnx: pip install tfpolicy\[onnx"):
         check_opset(17)
 
 

@@ -97,15 +97,16 @@ def example_from_arrays(arrays: Mapping[str, Any], source: Any) -> Example:
 def _compare(
     name: str, expected: np.ndarray | None, found: np.ndarray | None, allowed: float
 ) -> Comparison:
-    texts = [
-        "none" if array is None else f"{array.dtype} {list(array.shape)}"
-        for array in (expected, found)
-    ]
-    if expected is None or found is None or texts[0] != texts[1]:
-        return Comparison(name, *texts, np.inf, 0.0)
+    kind, found_kind = _kind(expected), _kind(found)
+    if expected is None or found is None or kind != found_kind:
+        return Comparison(name, kind, found_kind, np.inf, 0.0)
     if expected.dtype.kind != "f":
-        return Comparison(name, *texts, float(np.sum(expected != found)), 0.0)
-    return Comparison(name, *texts, _largest_difference(expected, found), allowed)
+        return Comparison(name, kind, found_kind, float(np.sum(expected != found)), 0.0)
+    return Comparison(name, kind, found_kind, _largest_difference(expected, found), allowed)
+
+
+def _kind(array: np.ndarray | None) -> str:
+    return "none" if array is None else f"{array.dtype} {list(array.shape)}"
 
 
 def _largest_difference(expected: np.ndarray, found: np.ndarray) -> float:

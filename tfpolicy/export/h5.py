@@ -8,25 +8,33 @@ of Python class names (`layers/dense_1/vars/0`); Keras 3, but not tf_keras, adds
 
 Weights only: what a file holds of an optimizer or of metrics is left out. The whole state of a
 policy, its optimizers included, travels in a checkpoint.
+
+A file of a policy has a group `tfpolicy` besides, which Keras does not look into, and a checksum
+before HDF5's own content. Files of others have none: what HDF5 or we make of a damaged one is as
+good as their own checks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from tfpolicy.checksums import H5_BLOCK, check_h5, seal_h5
 from tfpolicy.files import atomic_file
 
 # The last version of Keras that wrote this layout by default; all later ones read it.
 KERAS_VERSION = "2.15.0"
+# What a policy writes about itself; Keras looks into groups that are listed.
+OWN_GROUP = "tfpolicy"
 _TOP_LEVEL = "top_level_model_weights"
 # What Keras saves among the numbered weights that is none: beside the layers, and within them.
 _NOT_LAYERS = ("optimizer", "metrics")
@@ -37,6 +45,7 @@ def write_h5(
     path: str | os.PathLike[str],
     layers: Sequence[tuple[str, Sequence[tuple[str, np.ndarray]]]],
     architecture: str | None = None,
+    own: Mapping[str, np.ndarray | str] | None = None,
 ) -> None:
     """Writes weights in the legacy Keras layout; an existing `path` is replaced atomically.
 
@@ -50,6 +59,8 @@ def write_h5(
             for a bare "kernel" the layer's name, are added where they are missing.
         architecture: The model as JSON, in the form of `tf_keras.Model.to_json()`, which Keras 3
             reads too (tf_keras does not read that of Keras 3).
+        own: Arrays and texts by name that are no weights, which `read_own` gives back. With them
+            the file has a checksum.
 
     Raises:
         ValueError: There is no weight at all, a name is empty or occurs twice, a value is no array
@@ -64,7 +75,7 @@ def write_h5(
         _check_architecture(architecture)
     # In memory, since h5py reports a full disk late, in a RuntimeError or not at all.
     image = io.BytesIO()
-    with h5py.File(image, "w") as file:
+    with h5py.File(image, "w", userblock_size=H5_BLOCK if own else 0) as file:
         group: h5py.Group = file
         if architecture is not None:
             _set_origin(file)
@@ -77,8 +88,11 @@ def write_h5(
             layer_group.attrs["weight_names"] = [name.encode() for name, _ in weights]
             for name, value in weights:
                 layer_group.create_dataset(name, data=value)
+        for name, data in (own or {}).items():
+            file.create_dataset(f"{OWN_GROUP}/{name}", data=data)
+    content = seal_h5(image.getvalue()) if own else image.getvalue()
     with atomic_file(path) as staged:
-        staged.write_bytes(image.getvalue())
+        staged.write_bytes(content)
 
 
 def _full_name(layer: str, name: str) -> str:
@@ -134,23 +148,54 @@ def read_h5(path: str | os.PathLike[str]) -> list[tuple[str, list[tuple[str, np.
         ValueError: `path` is no h5 file, is damaged, or holds no weights of a Keras model.
     """
     path = Path(path)
+    with _opened(path) as file:
+        group = file["model_weights"] if "model_weights" in file else file
+        legacy = bool(_names(group, "layer_names")) or _TOP_LEVEL in group
+        found = _legacy_layers(group) if legacy else _numbered_layers(group)
+        layers = [(layer, [(n, _value(d, file)) for n, d in weights]) for layer, weights in found]
+    if not layers:
+        raise ValueError(f"`{path}` must hold weights of a Keras model, but none were found.")
+    return layers
+
+
+def read_own(path: str | os.PathLike[str]) -> dict[str, np.ndarray | str]:
+    """Reads what `write_h5` got as `own`; nothing from a file that has none.
+
+    Raises:
+        FileNotFoundError: `path` does not exist.
+        ValueError: `path` is no h5 file or is damaged.
+    """
+    own: dict[str, np.ndarray | str] = {}
+    with _opened(Path(path)) as file:
+
+        def read(name: str, node: h5py.Group | h5py.Dataset) -> None:
+            if isinstance(node, h5py.Dataset):
+                value = node[()]
+                own[name] = _text(value) if isinstance(value, bytes) else np.asarray(value)
+
+        if OWN_GROUP in file:
+            file[OWN_GROUP].visititems(read)
+    return own
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """Opens a file whose checksum, if it must have one, fits; other errors become `ValueError`."""
     if not path.exists():
         raise FileNotFoundError(f"`{path}` must be an h5 file, but it does not exist.")
     if not path.is_file() or not h5py.is_hdf5(path):
         raise ValueError(f"`{path}` must be an h5 file, but it is something else or truncated.")
+    sealed = check_h5(path)
     try:
         with h5py.File(path, "r") as file:
-            group = file["model_weights"] if "model_weights" in file else file
-            legacy = bool(_names(group, "layer_names")) or _TOP_LEVEL in group
-            found = _legacy_layers(group) if legacy else _numbered_layers(group)
-            layers = [
-                (layer, [(n, _value(d, file)) for n, d in weights]) for layer, weights in found
-            ]
+            if OWN_GROUP in file and not sealed:
+                raise ValueError(
+                    f"it was written by tfpolicy and its checksum has been removed; without the "
+                    f"group `{OWN_GROUP}` it would be a file of another program"
+                )
+            yield file
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{path}` is damaged or of an unknown layout: {error}") from error
-    if not layers:
-        raise ValueError(f"`{path}` must hold weights of a Keras model, but none were found.")
-    return layers
 
 
 def _legacy_layers(group: h5py.Group) -> Iterator[tuple[str, list[tuple[str, h5py.Dataset]]]]:

@@ -150,6 +150,17 @@ def build_inference(
     return graph
 
 
+def weight_shapes(
+    observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig
+) -> dict[str, tuple[int, ...]]:
+    """The shapes by name of the weights that `build_inference` takes; same arguments."""
+    with tf.Graph().as_default() as graph:
+        build_network(observation_space, action_space, config, seed=0)
+        variables = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+    shapes = [tuple(variable.shape.as_list()) for variable in variables]
+    return dict(zip(variable_names(variables), shapes, strict=True))
+
+
 def _build(
     graph_session: GraphSession,
     observation_space: gym.Space,

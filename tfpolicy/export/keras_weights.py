@@ -48,6 +48,7 @@ def export_weights(
     action_space: gym.Space,
     config: PolicyConfig,
     weights: Mapping[str, np.ndarray],
+    own: Mapping[str, np.ndarray | str] | None = None,
 ) -> None:
     """Writes all weights and, for built-in models, the architecture; replaces `path` atomically.
 
@@ -57,13 +58,14 @@ def export_weights(
         action_space: The environment's own.
         config: Any policy's config.
         weights: All weights by name.
+        own: What else is to stand there; see `write_h5`.
     """
     layout = _layout(observation_space, action_space, config)
     layers = [
         (layer, [(name, weights[variable]) for name, variable in variables.items()])
         for layer, variables in layout.layers.items()
     ]
-    write_h5(path, layers, layout.architecture)
+    write_h5(path, layers, layout.architecture, own)
 
 
 def import_weights(

@@ -22,7 +22,7 @@ from tfpolicy.export.example import (
     example_to_arrays,
 )
 from tfpolicy.export.inference import SERVING, InferenceGraph, Signature
-from tfpolicy.export.onnx import check_opset, write_onnx
+from tfpolicy.export.onnx import check_opset, describe_onnx, write_onnx
 from tfpolicy.export.publish import check_keep, publish_version, remove_older_versions
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.npz import read_npz, write_npz
@@ -82,6 +82,7 @@ def export_saved_model(
         if onnx is not None:
             path = folder / ONNX_FILE
             _check_outputs(example, write_onnx(path, graph, onnx, example.inputs))
+            describe_onnx(path, description, example)
         checksums.write_list(folder)
         with load_saved_model(folder)[0] as loaded:
             _check_signatures(graph.signatures, loaded.signatures)
