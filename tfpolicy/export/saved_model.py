@@ -24,6 +24,7 @@ from tfpolicy.export.example import (
 from tfpolicy.export.inference import SERVING, InferenceGraph, Signature
 from tfpolicy.export.onnx import check_opset, describe_onnx, write_onnx
 from tfpolicy.export.publish import check_keep, publish_version, remove_older_versions
+from tfpolicy.export.warmup import write_warmup_records
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.npz import read_npz, write_npz
 from tfpolicy.spaces import space_from_json, space_to_json
@@ -49,6 +50,8 @@ def export_saved_model(
     keep: int | None = None,
 ) -> Path:
     """Publishes an inference graph as the next version, once it was loaded and acts as it should.
+
+    With the extra "serving" installed, warm-up records for TensorFlow Serving ride along.
 
     Args:
         export_dir: Folder of all versions; made if missing.
@@ -77,6 +80,7 @@ def export_saved_model(
     def write(folder: Path) -> None:
         try:
             write_saved_model(folder, graph, description, example)
+            write_warmup_records(folder, graph.signatures, example.inputs)
         except tf.errors.OpError as error:
             raise OSError(f"`{export_dir}` cannot be written: {error.message}") from error
         if onnx is not None:
