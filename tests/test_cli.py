@@ -80,7 +80,7 @@ def _one_export(run):
     return directory
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "export", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "export", "inspect", "verify", "convert"])
 def test_every_command_has_help_with_an_example(command):
     text = _run(command, "--help").output
     assert f"tfpolicy {command} " in text.split("Example", 1)[1]
@@ -283,6 +283,16 @@ def test_what_acts_otherwise_ends_with_code_1_and_what_is_damaged_with_2(exporte
     write_list(version)
     rows = _run("verify", version, exit_code=MISMATCH).stdout.splitlines()
     assert [row.split()[0] for row in rows if row.endswith("DIFFERS")] == ["actions"]
+
+
+def test_weights_become_a_saved_model_with_or_without_a_checkpoint(run, tmp_path):
+    h5, target = tmp_path / "weights.h5", tmp_path / "converted"
+    _run("export", run, tmp_path / "saved", f"--h5={h5}")
+    for arguments in ([], [f"--like={run}"]):
+        _run("convert", h5, target, "--to=savedmodel", *arguments)
+    assert sorted(path.name for path in target.iterdir()) == ["1", "2"]
+    evaluated = _run("evaluate", target, "CartPole-v1", "--episodes=2").stdout
+    assert evaluated == _run("evaluate", run, "CartPole-v1", "--episodes=2").stdout
 
 
 SLOW_TRAINING = """

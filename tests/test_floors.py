@@ -12,7 +12,7 @@ import pytest
 import tfpolicy
 
 PACKAGE = Path(tfpolicy.__file__).parent
-COMMANDS = ("train", "evaluate", "export", "inspect", "verify")
+COMMANDS = ("train", "evaluate", "export", "inspect", "verify", "convert")
 
 # The floor of each module, or of all modules of a folder. Whoever adds one says where it belongs.
 FLOORS = {
@@ -58,6 +58,7 @@ FLOORS = {
     "served_policy": 6,
     # Programs.
     "cli": 7,
+    "conversion": 7,
     "inspection": 7,
     "train": 7,
     "verification": 7,

@@ -233,6 +233,37 @@ def verify(context: click.Context, path: Path) -> None:
         context.exit(MISMATCH)
 
 
+@cli.command(
+    epilog="""\b
+Examples:
+  tfpolicy convert cartpole.h5 savedmodels/cartpole --to savedmodel
+  tfpolicy convert keras.h5 savedmodels/cartpole --to savedmodel --like runs/cartpole
+"""
+)
+@click.argument("h5", type=_EXISTING_FILE)
+@click.argument("target", type=_PATH)
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["savedmodel", "checkpoint"]),
+    default="savedmodel",
+    show_default=True,
+)
+@click.option("--like", type=_EXISTING, help="What has spaces and config, if H5 has not.")
+@click.option("--onnx", type=click.IntRange(1), help="Write ONNX of this opset, too.")
+def convert(h5: Path, target: Path, **options: Any) -> None:
+    """Writes the weights in H5 as a SavedModel or a checkpoint to TARGET.
+
+    Spaces and config are those of the policy that wrote H5, or of LIKE: a run, a checkpoint, a
+    SavedModel, another .h5 file of a policy, or a .json file with `observation_space`,
+    `action_space` and maybe `config` and `policy_class`.
+    """
+    from tfpolicy import conversion
+
+    with _user_errors():
+        click.echo(f"Written to {conversion.convert(h5, target, **options)}")
+
+
 def _new_run(options: dict[str, Any]) -> Run:
     from tfpolicy.train.run import Run, RunSpec, Stop
 

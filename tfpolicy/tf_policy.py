@@ -531,19 +531,25 @@ class TFPolicy(PolicyHooks, Policy):
             ValueError: It holds no checkpoint or a damaged one, or a class is missing.
         """
         stored, state = read_checkpoint(checkpoint_dir)
-        description = PolicyDescription.from_json(stored, checkpoint_dir)
-        policy_class = description.find_class(cls)
-        policy = policy_class(
-            description.observation_space,
-            description.action_space,
-            _portable(policy_class.config_class, description.config, config or {}),
-        )
+        policy = cls.from_description(PolicyDescription.from_json(stored, checkpoint_dir), config)
         try:
             policy.set_state(state)
         except BaseException:
             policy.close()
             raise
         return policy
+
+    @classmethod
+    def from_description(
+        cls, description: PolicyDescription, config: Mapping[str, Any] | None = None
+    ) -> TFPolicy:
+        """Builds a new policy like one that was described; as `from_checkpoint`, but untrained."""
+        policy_class = description.find_class(cls)
+        return policy_class(
+            description.observation_space,
+            description.action_space,
+            _portable(policy_class.config_class, description.config, config or {}),
+        )
 
     def export_model(
         self,
@@ -840,7 +846,7 @@ def _portable(
         return config
     warnings.warn(
         f"The policy was saved with `num_gpus` {config.num_gpus}; this machine has {present}.",
-        stacklevel=3,
+        stacklevel=4,
     )
     return config.replace(num_gpus=present)
 
