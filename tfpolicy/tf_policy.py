@@ -24,6 +24,7 @@ from tfpolicy.export.example import Example, example_to_arrays, tolerance
 from tfpolicy.export.inference import build_inference
 from tfpolicy.export.keras_weights import export_weights, import_weights
 from tfpolicy.export.report import ImportReport
+from tfpolicy.export.rllib import import_rllib
 from tfpolicy.export.saved_model import export_saved_model
 from tfpolicy.graph.acting import Actor
 from tfpolicy.graph.devices import num_gpus_present, tower_devices
@@ -646,6 +647,44 @@ class TFPolicy(PolicyHooks, Policy):
             strict=strict,
             layers=layers,
             network=network,
+        )
+        self._state.import_weights(weights)
+        return report
+
+    def import_rllib_weights(
+        self,
+        source: str | os.PathLike[str] | Mapping[str, Any],
+        strict: bool = True,
+        policy_id: str | None = None,
+    ) -> ImportReport:
+        """Assigns the weights of a TensorFlow policy of RLlib, Ray 1.x or 2.x.
+
+        Fully connected, convolutional and LSTM networks are mapped (an LSTM of RLlib needs
+        `vf_share_layers`), custom models by their names. Nothing in a pickle is run.
+
+        Args:
+            source: `policy_state.pkl`, the folder of a policy or an algorithm, the `checkpoint-<n>`
+                of a trainer, an npz or h5 file, a dict of weights, or what `get_state` gave there.
+            strict: Whether all weights must be there, and no others; else what fits is assigned.
+            policy_id: Which policy, if there are several.
+
+        Returns:
+            What was assigned from where and how it was changed, and what was not.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: It is damaged, holds something else than arrays where weights should be, or
+                the weights of another network; nothing was assigned.
+        """
+        self._check_open()
+        weights, report = import_rllib(
+            source,
+            self.observation_space,
+            self.action_space,
+            self.config,
+            self._state.weight_shapes,
+            strict=strict,
+            policy_id=policy_id,
         )
         self._state.import_weights(weights)
         return report
