@@ -7,21 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.interleave import medians, print_table
+from benchmarks.networks import NETWORKS
 from tfpolicy import PPOPolicy
-
-NETWORKS = {
-    "small": (gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2), [64, 64]),
-    "large": (
-        gym.spaces.Box(-1, 1, (17,), np.float32),
-        gym.spaces.Box(-1, 1, (6,), np.float32),
-        [256, 256],
-    ),
-}
 
 
 def numpy_forward(weights: dict[str, np.ndarray], obs: np.ndarray) -> Callable[[], object]:

@@ -99,7 +99,7 @@ class Learning:
                 stacklevel=4,
             )
         self._minibatch_units = max(rows_per_device // self.rows_per_unit, 1)
-        self._learner = Learner(
+        self.learner = Learner(
             graph_session,
             self.layout,
             towers,
@@ -119,7 +119,7 @@ class Learning:
     def learn_on_batch(self, batch: SampleBatch, metrics: dict[str, Any]) -> dict[str, Any]:
         """One step on all rows; `metrics` are part of the result."""
         leaves = self._leaves(batch)
-        stats = self._learner.learn_on_leaves(leaves)
+        stats = self.learner.learn_on_leaves(leaves)
         return self._result(stats, metrics, self.layout.num_valid(leaves), 0)
 
     def compute_gradients(
@@ -127,12 +127,12 @@ class Learning:
     ) -> tuple[list[np.ndarray | None], dict[str, Any]]:
         """The gradients of one step on all rows, and its result."""
         leaves = self._leaves(batch)
-        gradients, stats = self._learner.gradients_of_leaves(leaves)
+        gradients, stats = self.learner.gradients_of_leaves(leaves)
         return gradients, self._result(stats, metrics, self.layout.num_valid(leaves), 0)
 
     def apply_gradients(self, gradients: Sequence[np.ndarray | None]) -> None:
         """One step along given gradients."""
-        self._learner.apply_gradients(gradients)
+        self.learner.apply_gradients(gradients)
 
     def load(self, batch: SampleBatch, metrics: dict[str, Any], buffer_index: int) -> None:
         """Copies what learning reads onto the devices; `metrics` become part of every result."""
@@ -149,7 +149,7 @@ class Learning:
         """One step on the minibatch that begins at row `offset` of every device."""
         buffer = self._buffer(buffer_index)
         first = offset // self.rows_per_unit
-        stats = self._learner.learn_on_loaded(buffer_index, first)
+        stats = self.learner.learn_on_loaded(buffer_index, first)
         num_rows = buffer.unit_rows[first : first + self._minibatch_units].sum()
         return self._buffer_result(stats, buffer_index, num_rows, 0)
 
@@ -158,7 +158,7 @@ class Learning:
     ) -> dict[str, Any]:
         """All epochs of minibatch SGD; statistics and rows are those of the last epoch."""
         buffer = self._buffer(buffer_index)
-        stats, units = self._learner.learn_on_buffer(buffer_index, num_epochs, seed, shuffle)
+        stats, units = self.learner.learn_on_buffer(buffer_index, num_epochs, seed, shuffle)
         num_rows = buffer.unit_rows[units].sum()
         return self._buffer_result(stats, buffer_index, num_rows, buffer.unit_rows.sum() - num_rows)
 
@@ -228,7 +228,7 @@ class Learning:
                     check_in_range(leaf, np.asarray(value), leaf_name)
 
     def _buffer(self, index: int) -> DeviceBuffer:
-        buffers = self._learner.buffers
+        buffers = self.learner.buffers
         if not 0 <= index < len(buffers):
             raise ValueError(f"`buffer_index` must be in 0 to {len(buffers) - 1}, got {index}.")
         return buffers[index]

@@ -48,6 +48,12 @@ class Minibatch(NamedTuple):
 class Learner:
     """Everything that learning adds to the graph; made once, before the graph is finalized.
 
+    Attributes:
+        buffers: Where batches are loaded to.
+        fed_inputs: Placeholders of a step on a batch that is handed in: for each tower its leaves
+            and the number of their valid rows.
+        fed_results: Whether such a step was finite, and its statistics.
+
     Args:
         graph_session: The graph.
         layout: The columns that learning reads.
@@ -193,7 +199,8 @@ class Learner:
         call = self._graph_session.callable
         self._apply_fed = call(fed, [], [applied])
         self._compute_fed = call(inputs, [result.finite, result.stats, *result.values])
-        self._learn_fed = call(inputs, list(self._step(minibatch, False)))
+        self.fed_inputs, self.fed_results = inputs, list(self._step(minibatch, False))
+        self._learn_fed = call(inputs, self.fed_results)
 
     def _build_loaded(self, buffer: DeviceBuffer) -> Any:
         offset = tf.compat.v1.placeholder(tf.int32, [])
