@@ -57,9 +57,11 @@ FLOORS = {
     "policies": 6,
     "served_policy": 6,
     # Programs.
+    "__main__": 7,
     "cli": 7,
     "conversion": 7,
     "inspection": 7,
+    "serving": 7,
     "train": 7,
     "verification": 7,
 }
