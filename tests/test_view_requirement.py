@@ -294,6 +294,25 @@ def test_value_that_is_not_known_yet_is_zero():
         history.append({"actions": np.array([t + 1.0])})
 
 
+def test_what_is_seen_in_place_of_zeros_can_be_given():
+    views = {
+        "last": ViewRequirement("actions", shift="-2:-1"),
+        "last_valid": ViewRequirement("actions", shift="-2:-1", as_mask=True),
+        "rewards_before": ViewRequirement("rewards", shift=-1),
+    }
+    history = History(views, 2, blanks={"actions": {"a": np.float32(7), "b": np.array([1, 2])}})
+    history.append({"obs": np.zeros(2)})
+    history.append({"actions": {"a": np.float32([3, 4]), "b": np.zeros((2, 2), int)}})
+    history.append({"obs": np.zeros(2), "rewards": np.ones(2)})
+    seen = history.views()
+    assert seen["last"]["a"].tolist() == [[7, 3], [7, 4]]
+    assert seen["last"]["b"][0].tolist() == [[1, 2], [0, 0]]
+    assert seen["last_valid"].tolist() == [[False, True]] * 2
+    history.reset(np.array([True, False]))
+    history.append({"obs": np.zeros(2)})
+    assert history.views()["rewards_before"].tolist() == [0, 0]
+
+
 def test_views_before_the_first_value_have_the_shape_and_dtype_of_the_space():
     space = gym.spaces.Dict(
         {

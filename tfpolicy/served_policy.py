@@ -16,7 +16,7 @@ from tfpolicy.description import PolicyDescription
 from tfpolicy.export.inference import SAMPLE, SERVING, InferenceGraph, build_inference
 from tfpolicy.export.saved_model import load_saved_model, version_folder
 from tfpolicy.graph.placeholders import unknown_column
-from tfpolicy.spaces import leaf_spaces, unflatten
+from tfpolicy.spaces import blank_action, leaf_spaces, unflatten
 from tfpolicy.view_requirement import ViewRequirement
 
 
@@ -38,11 +38,21 @@ class ServedPolicy:
         self._inputs = graph.acting_inputs()
         self._functions = {False: graph.function(SERVING), True: graph.function(SAMPLE)}
         self._action_names = list(leaf_spaces(self.action_space, "actions"))
+        self._is_normalized: bool = description.config["normalize_actions"]
 
     @property
     def view_requirements(self) -> dict[str, ViewRequirement]:
         """The columns that acting reads, by name; of actions, those of the environment."""
         return {"obs": ViewRequirement(space=self.observation_space), **self._graph.views}
+
+    @property
+    def blanks(self) -> dict[str, Any]:
+        """What columns are before the first step of an episode, if that is not zero; see `History`.
+
+        The policy was trained with zeros in its own space, so that previous actions are to be what
+        these are in the environment's.
+        """
+        return {"actions": blank_action(self.action_space, self._is_normalized)}
 
     def compute_actions(
         self,
@@ -83,6 +93,21 @@ class ServedPolicy:
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
         return self._act(feeds, explore)
+
+    def compute_actions_from_input_dict(
+        self,
+        input_dict: Mapping[str, Any],
+        explore: bool | None = False,
+        timestep: int | None = None,
+        episodes: Any = None,
+    ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
+        """Like `compute_actions`, with columns by name as in `view_requirements`.
+
+        Raises:
+            KeyError: A column is unknown or missing.
+        """
+        self._check_known(input_dict)
+        return self._act(self._inputs.arrays(input_dict), explore)
 
     def compute_single_action(
         self,

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.checkpoint import read_checkpoint, write_checkpoint
-from tfpolicy.columns import select
+from tfpolicy.columns import map_column, select
 from tfpolicy.config import PolicyConfig
 from tfpolicy.description import PolicyDescription, class_name
 from tfpolicy.exploration import exploration_for
@@ -48,6 +48,7 @@ from tfpolicy.policy import Policy, Weights
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.spaces import (
     batch_observations,
+    blank_action,
     check_supported,
     environment_transform,
     flatten,
@@ -790,7 +791,8 @@ class TFPolicy(PolicyHooks, Policy):
         named = _named_leaves("obs", self.observation_space, columns.pop("obs"))
         for name, column in columns.items():
             if self._views[name].data_col == "actions" and not self._views[name].as_mask:
-                column = self._environment_actions(column)
+                blank = blank_action(self.action_space, self.config.normalize_actions)
+                column = map_column(lambda a, rows: np.broadcast_to(a, rows.shape), blank, column)
             space = environment_space(name, self._views, self.action_space)
             named.update(_named_leaves(name, space, column))
         return Example(named, outputs, tolerance())

@@ -122,11 +122,18 @@ class History:
     Args:
         views: View requirements by name of the view.
         num_envs: The number N of environments.
+        blanks: By name of a column one value of it, `[...]`, that is seen in place of zeros.
     """
 
-    def __init__(self, views: Mapping[str, ViewRequirement], num_envs: int):
+    def __init__(
+        self,
+        views: Mapping[str, ViewRequirement],
+        num_envs: int,
+        blanks: Mapping[str, Column] | None = None,
+    ):
         if num_envs < 1:
             raise ValueError(f"`num_envs` must be positive, got {num_envs}.")
+        self._blanks = dict(blanks or {})
         self._num_envs = num_envs
         self._views = {
             name: view
@@ -197,17 +204,21 @@ class History:
         return (steps >= self._first_step[:, None]) & (steps < self._counts.get(column, 0))
 
     def _view(self, name: str, view: ViewRequirement) -> Column:
-        ring = self._rings[view.data_col or name]
+        data_col = view.data_col or name
+        ring = self._rings[data_col]
         steps = self._steps(view)
-        unknown = ~self._is_known(view.data_col or name, steps)
+        unknown = ~self._is_known(data_col, steps)
 
-        def seen(buffer: np.ndarray) -> np.ndarray:
+        def seen(buffer: np.ndarray, unseen: Any = None) -> np.ndarray:
             values = np.swapaxes(buffer[steps % ring.depth], 0, 1)
             if unknown.any():
-                values[unknown] = blank((int(unknown.sum()), *buffer.shape[2:]), buffer.dtype)
+                if unseen is None:
+                    unseen = blank((int(unknown.sum()), *buffer.shape[2:]), buffer.dtype)
+                values[unknown] = unseen
             return values if view.is_window else values[:, 0]
 
-        return map_column(seen, ring.buffer())
+        given = [self._blanks[data_col]] if data_col in self._blanks else []
+        return map_column(seen, ring.buffer(), *given)
 
 
 class _Ring:

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from tfpolicy.spaces import (
     action_scaling,
+    blank_action,
     clip_action,
     normalize_action,
     normalized_space,
@@ -236,3 +237,18 @@ def test_actions_of_another_shape_are_refused(act):
 def test_float_actions_for_a_discrete_space_are_refused(act):
     with pytest.raises(TypeError, match="float64"):
         act(np.array([0.5]), Discrete(3))
+
+
+def test_blank_action_is_what_normalizing_makes_zero():
+    space = Dict(
+        mixed=MIXED,
+        half=Box(1, INF, (2,), np.float64),
+        rest=Tuple([Box(2, 9, (2,), np.int8), Discrete(3, start=4), MultiBinary(2)]),
+    )
+    blank = blank_action(space, normalized=True)
+    np.testing.assert_array_equal(blank["mixed"], np.float32([1, 0, 0, 0]))
+    assert blank["half"].dtype == np.float64 and blank["rest"][0].dtype == np.int8
+    own = normalize_action(blank, space)
+    for leaf in (own["mixed"], own["half"], *own["rest"]):
+        assert not np.any(leaf)
+    assert not blank_action(MIXED, normalized=False).any()

@@ -11,9 +11,12 @@ from tfpolicy.train.evaluation import Evaluation, evaluate
 class StepPolicy(AnyPolicy):
     """Notes what it was told."""
 
-    def compute_single_action(self, obs, state=None, **kwargs):
-        self.told = [*vars(self).get("told", []), (obs, state, kwargs)]
-        return np.int64(1), [np.zeros(1) if state is None else state[0] + 1], {}
+    def get_initial_state(self):
+        return [np.zeros(1)]
+
+    def compute_actions(self, obs_batch, state_batches=None, **kwargs):
+        self.told = [*vars(self).get("told", []), (obs_batch, state_batches, kwargs)]
+        return np.array([1]), [state_batches[0] + 1], {}
 
 
 def _policy(env, cls=AnyPolicy):
@@ -36,8 +39,8 @@ def test_the_state_is_handed_on_and_begins_anew_with_each_episode():
     env = CountingEnv()
     policy = _policy(env, StepPolicy)
     result = evaluate(policy, env, episodes=3, explore=True)
-    states = [-1 if state is None else state[0][0] for _, state, _ in policy.told]
-    assert states == [step - 1 for length in result.lengths for step in range(length)]
+    states = [state[0][0, 0] for _, state, _ in policy.told]
+    assert states == [step for length in result.lengths for step in range(length)]
     assert {kwargs["explore"] for _, _, kwargs in policy.told} == {True}
 
 

@@ -93,7 +93,10 @@ class ActingInputs:
             if value is None and name in self._initial_state:
                 value = np.repeat(self._initial_state[name][None], num_rows, axis=0)
             elif value is None:
-                raise KeyError(f"Acting needs the column {name!r}, got: {', '.join(columns)}.")
+                raise KeyError(
+                    f"Acting needs the column {name!r}, got: {', '.join(columns)}. What is seen of "
+                    f"earlier steps is kept by `tfpolicy.view_requirement.History`."
+                )
             added = column_leaves(name, value, spec)
             for leaf in added:
                 if len(leaf) != num_rows:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfpolicy.preprocessing import flatten_observation, num_features
+from tfpolicy.spaces import Leaf, is_float_box, map_leaves
 from tfpolicy.view_requirement import ViewRequirement
 
 _REWARD = gym.spaces.Box(-np.inf, np.inf, (), np.float32)
@@ -36,7 +37,7 @@ class PreviousStep:
 
     def tensors(self, columns: Mapping[str, Any]) -> list[tf.Tensor]:
         """What is used of them, [B, ...] each, `width` features in all."""
-        return [flatten_observation(space, columns[name]) for name, space in self._spaces.items()]
+        return [_features(space, columns[name]) for name, space in self._spaces.items()]
 
 
 class PreviousSteps:
@@ -72,5 +73,20 @@ class PreviousSteps:
                 lambda leaf: tf.reshape(leaf, [-1, *leaf.shape[2:]]), columns[name]
             )
             width = size * num_features(space)
-            tensors.append(tf.reshape(flatten_observation(space, steps), [-1, width]))
+            tensors.append(tf.reshape(_features(space, steps), [-1, width]))
         return tensors
+
+
+def _features(space: gym.Space, rows: Any) -> tf.Tensor:
+    """Encodes rows as one vector each; floats count as what the environment makes of them.
+
+    It clips actions, so that whoever serves a policy knows no other.
+    """
+
+    def clipped(leaf: Leaf, value: tf.Tensor) -> tf.Tensor:
+        if not is_float_box(leaf):
+            return value
+        value = tf.cast(value, tf.float32)
+        return tf.clip_by_value(value, leaf.low.astype(np.float32), leaf.high.astype(np.float32))
+
+    return flatten_observation(space, map_leaves(clipped, space, rows))

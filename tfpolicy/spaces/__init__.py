@@ -2,6 +2,7 @@
 
 from tfpolicy.spaces.actions import (
     action_scaling,
+    blank_action,
     clip_action,
     environment_transform,
     is_float_box,
@@ -19,6 +20,7 @@ __all__ = [
     "Leaf",
     "action_scaling",
     "batch_observations",
+    "blank_action",
     "check_in_range",
     "check_supported",
     "clip_action",

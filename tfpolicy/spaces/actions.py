@@ -117,6 +117,28 @@ def environment_transform(space: Space, *, unsquash: bool, clip: bool) -> Callab
     return transform
 
 
+def blank_action(space: Space, normalized: bool) -> Any:
+    """Returns what is zero in the policy's own space, as an action of the environment.
+
+    That is what previous actions are before the first step: the centre of two finite bounds, else
+    0, even if that is no element of the space.
+
+    Args:
+        space: The action space of the environment.
+        normalized: Whether the policy's own space is `normalized_space(space)`.
+
+    Returns:
+        `[*leaf.shape]` arrays, nested as `space`.
+    """
+
+    def leaf_blank(leaf: Leaf) -> Array:
+        if normalized and is_float_box(leaf):
+            return action_scaling(leaf)[0].astype(leaf.dtype)
+        return np.zeros(leaf.shape or (), leaf.dtype)
+
+    return map_leaves(leaf_blank, space)
+
+
 def is_float_box(space: Space) -> TypeGuard[Box]:
     """Returns whether a leaf is a `Box` of floats: the only kind that is ever scaled."""
     return isinstance(space, Box) and space.dtype.kind == "f"

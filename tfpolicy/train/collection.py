@@ -94,13 +94,17 @@ class ActingHistory:
     Args:
         collection: What is looked at.
         num_envs: N.
+        blanks: What is seen in place of zeros, see `History`.
     """
 
-    def __init__(self, collection: Collection, num_envs: int):
+    def __init__(
+        self, collection: Collection, num_envs: int, blanks: Mapping[str, Column] | None = None
+    ):
         # The column that says which step is the present one, whether or not a view looks at it.
         self._views = {SampleBatch.OBS: ViewRequirement(), **collection.past}
         self._columns = {view.data_col or name for name, view in self._views.items()}
         self._num_envs = num_envs
+        self._blanks = blanks
         self._told: collections.deque[dict[str, Any]] = collections.deque(
             maxlen=2 * collection.depth
         )
@@ -108,7 +112,7 @@ class ActingHistory:
 
     def clear(self) -> None:
         """Forgets everything."""
-        self._history = History(self._views, self._num_envs)
+        self._history = History(self._views, self._num_envs, self._blanks)
         self._told.clear()
 
     def before(self, obs: Column) -> dict[str, Column]:

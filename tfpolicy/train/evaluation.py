@@ -5,28 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from tfpolicy import spaces
+from tfpolicy.columns import select
+from tfpolicy.policy import Policy
+from tfpolicy.sample_batch import SampleBatch
+from tfpolicy.served_policy import ServedPolicy
+from tfpolicy.train.collection import STATE_IN, STATE_OUT, ActingHistory, collection_for
 from tfpolicy.train.environments import episode_seed
-from tfpolicy.train.rollout import check_spaces
+from tfpolicy.train.rollout import check_spaces, env_action_transform
 from tfpolicy.train.video import VideoWriter
 
 Array = np.ndarray
 
 
-class Acting(Protocol):
-    """What can be evaluated: a policy, or one loaded from a SavedModel."""
-
-    observation_space: gym.Space
-    action_space: gym.Space
-
-    def compute_single_action(
-        self, obs: Any, state: Any = None, *, explore: bool | None = None
-    ) -> tuple[Any, Any, dict[str, Any]]:
-        """Returns the environment's action, the recurrent state and further columns."""
+# What can be evaluated: a policy, or what one left behind.
+Acting = Policy | ServedPolicy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,25 +75,73 @@ def evaluate(
     check_spaces(acting, env.observation_space, env.action_space)
     if episodes < 1:
         raise ValueError(f"`episodes` must be at least 1, got {episodes}.")
+    player = _Player(acting, explore)
     outcomes = []
     for number in range(episodes):
         with _film(env, video if number == 0 else None) as film:
-            outcomes.append(_episode(acting, env, explore, episode_seed(seed, 0, number), film))
+            outcomes.append(_episode(player, env, episode_seed(seed, 0, number), film))
     returns, lengths = zip(*outcomes, strict=True)
     return Evaluation(np.array(returns, np.float64), np.array(lengths, np.int64))
 
 
+class _Player:
+    """Acts step by step in one environment, and remembers what the views need."""
+
+    def __init__(self, acting: Acting, explore: bool):
+        self._acting, self._explore = acting, explore
+        views = acting.view_requirements
+        collection = collection_for({k: v for k, v in views.items() if v.used_for_compute_actions})
+        self._view_names = collection.acting
+        # Policies give actions of their own, and are given them back.
+        self._to_env, blanks = None, {}
+        if isinstance(acting, Policy):
+            self._to_env = env_action_transform(acting)
+        else:
+            blanks = acting.blanks
+        self._history = ActingHistory(collection, 1, blanks)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets the episode before."""
+        self._history.clear()
+        self._states = [state[None] for state in self._acting.get_initial_state()]
+
+    def act(self, obs: Any) -> Any:
+        """The environment's action."""
+        space = self._acting.observation_space
+        row = spaces.unflatten(space, spaces.batch_observations(space, [obs]))
+        seen = self._history.before(row)
+        before = {f"{STATE_IN}{k}": state for k, state in enumerate(self._states)}
+        actions, self._states, extras = self._acting.compute_actions(
+            row,
+            self._states or None,
+            explore=self._explore,
+            **{name: seen[name] for name in self._view_names},
+        )
+        after = {f"{STATE_OUT}{k}": state for k, state in enumerate(self._states)}
+        self._acted = {**before, **after, **extras, SampleBatch.ACTIONS: actions}
+        return select(actions if self._to_env is None else self._to_env(actions), 0)
+
+    def see(self, reward: float, terminated: bool, truncated: bool) -> None:
+        """Takes in what came of the action."""
+        ends = {SampleBatch.TERMINATEDS: terminated, SampleBatch.TRUNCATEDS: truncated}
+        columns = {name: np.array([value], np.bool_) for name, value in ends.items()}
+        columns[SampleBatch.REWARDS] = np.array([reward], np.float32)
+        self._history.after({**self._acted, **columns}, None)
+
+
 def _episode(
-    acting: Acting, env: gym.Env, explore: bool, seed: int, film: VideoWriter | None
+    player: _Player, env: gym.Env, seed: int, film: VideoWriter | None
 ) -> tuple[float, int]:
     """Return and length of one episode."""
     obs, _ = env.reset(seed=seed)
-    state, total, length, ended = None, 0.0, 0, False
+    player.begin()
+    total, length, ended = 0.0, 0, False
     while not ended:
         if film is not None:
             film.add(np.asarray(env.render()))
-        action, state, _ = acting.compute_single_action(obs, state, explore=explore)
-        obs, reward, terminated, truncated, _ = env.step(action)
+        obs, reward, terminated, truncated, _ = env.step(player.act(obs))
+        player.see(float(reward), terminated, truncated)
         total, length, ended = total + float(reward), length + 1, terminated or truncated
     if film is not None:
         film.add(np.asarray(env.render()))
