@@ -25,6 +25,8 @@ VIEWS = {
     "states_before": ViewRequirement("state_in_0", None, "-2:-1"),
 }
 READ = [*VIEWS, *(f"{name}_valid" for name in VIEWS), "prev_actions", "prev_rewards_valid"]
+# Those that block by block can be moved on by one step.
+DENSE = [name for name in READ if name.startswith(("frames", "last", "prev"))]
 
 
 class Watching(Model):
@@ -49,7 +51,7 @@ class Watching(Model):
     def __call__(self, columns):
         rng = np.random.default_rng(1)
         total = columns["state_in_0"][:, 0] * 0.0 if columns["max_seq_len"] == 1 else 0.0
-        for name in READ:
+        for name in self.config.custom_model_config["read"]:
             rows = tf.cast(columns[name], tf.float32)
             rows = tf.reshape(rows, [-1, int(np.prod(rows.shape[1:]))])
             weights = rng.normal(0, 1, (rows.shape[1], 1)).astype(np.float32)
@@ -61,9 +63,10 @@ class Watching(Model):
         return (columns["state_in_0"] + tf.cast(columns["seq_lens"], tf.float32)[:, None],)
 
 
-@pytest.fixture(scope="module")
-def policy():
-    model = {"custom_model": Watching, "max_seq_len": 4}
+@pytest.fixture(scope="module", params=[READ, DENSE], ids=["all", "dense"])
+def policy(request):
+    reads = {"read": request.param}
+    model = {"custom_model": Watching, "custom_model_config": reads, "max_seq_len": 4}
     config = {"seed": 1, "model": model, "gamma": 0.5, "train_batch_size": 16}
     config["sgd_minibatch_size"] = 16
     with policy_class("ppo")(OBS, ACTIONS, config) as built:
@@ -96,14 +99,17 @@ def test_what_the_next_fragment_sees_is_what_the_last_one_was_bootstrapped_from(
 
 
 def test_masks_tell_which_steps_there_were(policy):
+    read = policy.config.model.custom_model_config["read"]
     for batch in sampled(policy, 2, 7, 3):
         t = batch["obs"][:, STEP]
-        for name in VIEWS:
+        for name in VIEWS.keys() & set(read):
             view = policy.view_requirements[name]
             expected = t[:, None] + np.array(view.offsets) >= 0
             expected = expected if view.is_window else expected[:, 0]
             np.testing.assert_array_equal(batch[f"{name}_valid"], expected, err_msg=name)
         np.testing.assert_array_equal(batch["prev_rewards_valid"], t > 0)
+        if "some_rewards" not in read:
+            continue
         np.testing.assert_array_equal(batch["some_rewards"][:, 2], t)
         np.testing.assert_array_equal(batch["states"][:, 1, 0], t)
         np.testing.assert_array_equal(batch["states_before"][:, 1, 0], np.maximum(t - 1, 0))
@@ -111,7 +117,7 @@ def test_masks_tell_which_steps_there_were(policy):
 
 def test_the_loss_sees_of_masks_and_views_what_acting_saw(policy):
     batch = sampled(policy, 3, 11, 2)[1]
-    views = {name: batch[name] for name in READ}
+    views = {name: batch[name] for name in policy.config.model.custom_model_config["read"]}
     states = [batch["state_in_0"]]
     logp = policy.compute_log_likelihoods(batch["actions"], batch["obs"], states, **views)
     np.testing.assert_allclose(logp, batch["action_logp"], atol=1e-5)

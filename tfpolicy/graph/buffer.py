@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfpolicy.graph.session import GraphSession
 
-
 # What Eigen asks for, in bytes.
 _ALIGNMENT = 64
 

@@ -82,9 +82,8 @@ def _seen_next(
     if name.startswith("state_in_"):
         return select(columns[name.replace("_in_", "_out_")], places)
     data_col = view.data_col or name
-    newest = select(
-        columns[SampleBatch.NEXT_OBS if data_col == SampleBatch.OBS else data_col], places
-    )
+    column = columns[SampleBatch.NEXT_OBS if data_col == SampleBatch.OBS else data_col]
+    newest = np.ones(len(places[0]), bool) if view.as_mask else select(column, places)
     if not view.is_window:
         return newest
     return map_column(
