@@ -118,6 +118,10 @@ def test_unknown_key_is_refused_by_replace_and_by_reading():
         ({"num_sgd_iter": None}, "`num_sgd_iter` must be int, got None"),
         ({"seed": "0"}, "`seed` must be int or None, got '0'"),
         ({"explore": 1}, r"`explore` must be bool, got 1 \(int\)"),
+        (
+            {"observation_filter": "MeanStd"},
+            "`observation_filter` must be 'NoFilter' or 'MeanStdFilter', got 'MeanStd'",
+        ),
         ({"lr_schedule": 0.1}, "`lr_schedule` must be list or dict or None, got 0.1"),
         ({"env_config": [1]}, r"`env_config` must be dict, got \[1\]"),
         ({"callbacks": "mine"}, "`callbacks` must be a class or None, got 'mine'"),
@@ -146,6 +150,7 @@ def test_what_is_no_mapping_makes_no_config():
         ({"gamma": 1.01}, "`gamma` must be at most 1.0, got 1.01"),
         ({"gamma": -0.1}, "`gamma` must be at least 0.0, got -0.1"),
         ({"grad_clip": 0}, "`grad_clip` must be greater than 0.0, got 0.0"),
+        ({"observation_filter_clip": 0}, "`observation_filter_clip` must be greater than 0.0"),
         ({"train_batch_size": 0}, "`train_batch_size` must be at least 1, got 0"),
         ({"seed": 2**31}, "`seed` must be at most 2147483647"),
         ({"model": {"fcnet_hiddens": [64, 0]}}, "`fcnet_hiddens` must be at least 1, got 0"),

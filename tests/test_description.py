@@ -1,5 +1,6 @@
 """What a policy was built from can be written down, and built again without running code."""
 
+import dataclasses
 import json
 import sys
 
@@ -55,6 +56,16 @@ def test_acting_needs_only_a_part_of_the_config_and_no_policy_class():
     assert config == PolicyConfig(clip_actions=True)
     overridden = described().acting_config({"model": {"fcnet_hiddens": [3]}, "lr": 1.0})
     assert overridden == PolicyConfig.from_dict({"model": {"fcnet_hiddens": [3]}})
+
+
+def test_acting_depends_on_the_filter_and_its_settings():  # g10
+    settings = {"observation_filter": "MeanStdFilter", "observation_filter_clip": 3.0}
+    description = described(**settings)
+    assert description.acting_config() == PolicyConfig.from_dict(settings)
+    # What was written before there were filters has none.
+    old = {name: value for name, value in description.config.items() if name not in settings}
+    older = dataclasses.replace(description, config=old)
+    assert older.acting_config() == PolicyConfig()
 
 
 def test_code_that_the_config_names_must_be_given():  # g15

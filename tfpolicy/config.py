@@ -8,7 +8,7 @@ import functools
 import numbers
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.typed_values import typed_value
@@ -199,6 +199,10 @@ class PolicyConfig(Config):
     exploration_config: dict = setting({"type": "StochasticSampling"})
     normalize_actions: bool = True
     clip_actions: bool = False
+    # Whether the network sees observations less their running mean, by their standard deviation.
+    observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
+    # Most standard deviations that they may be away from the mean; `None`: any number.
+    observation_filter_clip: float | None = setting(10.0, above=0.0)
     # Learning.
     gamma: float = setting(0.99, low=0.0, high=1.0)
     lr: float = setting(5e-5, low=0.0)

@@ -19,7 +19,13 @@ from tfpolicy.spaces import space_from_json, space_to_json
 T = TypeVar("T")
 _PACKAGE = __name__.partition(".")[0]
 # All that acting depends on, whatever the algorithm.
-_ACTING_KEYS = ("normalize_actions", "clip_actions", "model")
+_ACTING_KEYS = (
+    "normalize_actions",
+    "clip_actions",
+    "observation_filter",
+    "observation_filter_clip",
+    "model",
+)
 
 
 def versions() -> dict[str, str]:
@@ -107,7 +113,7 @@ class PolicyDescription:
         """
         overrides = overrides or {}
         return PolicyConfig.from_json(
-            {key: self.config[key] for key in _ACTING_KEYS},
+            {key: self.config[key] for key in _ACTING_KEYS if key in self.config},
             **{key: overrides[key] for key in _ACTING_KEYS if key in overrides},
         )
 

@@ -13,6 +13,7 @@ from tfpolicy.coefficient import Coefficients
 from tfpolicy.distributions import ActionDistribution
 from tfpolicy.graph.buffer import DeviceBuffer
 from tfpolicy.graph.discovery import columns_read
+from tfpolicy.graph.filter_statistics import FilterStatistics, Update
 from tfpolicy.graph.layout import TrainLayout
 from tfpolicy.graph.learner import GRAD_NORM, Learner
 from tfpolicy.graph.placeholders import ColumnSpec
@@ -20,6 +21,7 @@ from tfpolicy.graph.session import GraphSession, variable_names
 from tfpolicy.graph.towers import TOTAL_LOSS, LossOutput, Tower, TrainBatch, with_model_losses
 from tfpolicy.hooks import PolicyHooks
 from tfpolicy.models import Model
+from tfpolicy.models.filtered import Filtered
 from tfpolicy.policy import LEARNER_STATS_KEY
 from tfpolicy.policy_state import PolicyState
 from tfpolicy.sample_batch import SampleBatch
@@ -38,6 +40,7 @@ class Learning:
         dist_class: Its action distribution.
         devices: One for each tower.
         specs: The columns that the loss may read.
+        observation_filter: The model itself, if it normalizes observations.
 
     Attributes:
         reads: Names of the columns that learning reads.
@@ -55,9 +58,12 @@ class Learning:
         dist_class: ActionDistribution,
         devices: Sequence[str | None],
         specs: Mapping[str, ColumnSpec],
+        observation_filter: Filtered | None = None,
     ):
         self._hooks, self._model, self._dist_class = hooks, model, dist_class
-        self._custom_metrics: dict[int, dict[str, Any]] = {}
+        # By the index of a buffer, what its batch adds to every result.
+        self._told: dict[int, dict[str, Any]] = {}
+        frozen = [] if observation_filter is None else observation_filter.variables
         config = hooks.config
         get = graph_session.graph.get_collection
         weights = get(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
@@ -86,6 +92,7 @@ class Learning:
                     self.layout.batch_specs,
                     max_seq_len,
                     compiles_itself=len(devices) > 1 or max_seq_len is not None,
+                    frozen=frozen,
                 )
                 for device in devices
             ]
@@ -105,6 +112,7 @@ class Learning:
             towers,
             trainable,
             optimizer,
+            frozen=frozen,
             minibatch_units=self._minibatch_units,
             num_buffers=config.num_multi_gpu_tower_stacks,
             grad_clip=config.grad_clip,
@@ -115,12 +123,17 @@ class Learning:
             slots = optimizer.variables()
         graph_session.initialize([*slots, *self.coefficients.variables])
         self.state = PolicyState(graph_session, weights, slots, self.coefficients)
+        self._statistics = None
+        if observation_filter is not None:
+            self._statistics = FilterStatistics(graph_session, observation_filter)
 
     def learn_on_batch(self, batch: SampleBatch, metrics: dict[str, Any]) -> dict[str, Any]:
         """One step on all rows; `metrics` are part of the result."""
         leaves = self._leaves(batch)
+        update = self._filter_update(batch)
         stats = self.learner.learn_on_leaves(leaves)
-        return self._result(stats, metrics, self.layout.num_valid(leaves), 0)
+        told = self._enter(update, metrics)
+        return self._result(stats, told, self.layout.num_valid(leaves), 0)
 
     def compute_gradients(
         self, batch: SampleBatch, metrics: dict[str, Any]
@@ -128,7 +141,8 @@ class Learning:
         """The gradients of one step on all rows, and its result."""
         leaves = self._leaves(batch)
         gradients, stats = self.learner.gradients_of_leaves(leaves)
-        return gradients, self._result(stats, metrics, self.layout.num_valid(leaves), 0)
+        told = {"custom_metrics": metrics}
+        return gradients, self._result(stats, told, self.layout.num_valid(leaves), 0)
 
     def apply_gradients(self, gradients: Sequence[np.ndarray | None]) -> None:
         """One step along given gradients."""
@@ -138,8 +152,21 @@ class Learning:
         """Copies what learning reads onto the devices; `metrics` become part of every result."""
         buffer = self._buffer(buffer_index)
         leaves = self._leaves(batch)
-        buffer.load(leaves, self.layout.unit_rows(leaves))
-        self._custom_metrics[buffer_index] = metrics
+        update = self._filter_update(batch)
+        frozen = [] if update is None else update.before
+        buffer.load(leaves, self.layout.unit_rows(leaves), frozen)
+        self._told[buffer_index] = self._enter(update, metrics)
+
+    def update_filter(self, batch: SampleBatch) -> None:
+        """Enters a batch into the statistics of the observation filter, without learning from it.
+
+        Raises:
+            ValueError: There is no filter, or the observations do not fit.
+        """
+        update = self._filter_update(batch)
+        if update is None:
+            raise ValueError("This policy has no observation filter: `observation_filter` says so.")
+        self._enter(update, {})
 
     def num_loaded(self, buffer_index: int) -> int:
         """Rows per device, padding included."""
@@ -213,6 +240,17 @@ class Learning:
             )
         return leaves
 
+    def _filter_update(self, batch: SampleBatch) -> Update | None:
+        """What a batch makes of the statistics of the filter, if there is one."""
+        return None if self._statistics is None else self._statistics.update(batch)
+
+    def _enter(self, update: Update | None, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Assigns the statistics of the filter; gives what is to be told of a batch."""
+        if self._statistics is None or update is None:
+            return {"custom_metrics": metrics}
+        self._statistics.assign(update)
+        return {"custom_metrics": metrics, "num_rows_not_finite": update.num_rows_not_finite}
+
     def _check_discrete(self, batch: SampleBatch) -> None:
         """Raises a `ValueError` if an observation or action is none of its space's."""
         spaces = {
@@ -237,15 +275,14 @@ class Learning:
         self, stats: dict[str, float], buffer_index: int, num_rows: int, num_left_over: int
     ) -> dict[str, Any]:
         dropped = self._buffer(buffer_index).num_rows_dropped + num_left_over
-        metrics = self._custom_metrics[buffer_index]
-        return self._result(stats, metrics, int(num_rows), int(dropped))
+        return self._result(stats, self._told[buffer_index], int(num_rows), int(dropped))
 
     def _result(
-        self, means: dict[str, float], metrics: dict[str, Any], num_rows: int, num_dropped: int
+        self, means: dict[str, float], told: dict[str, Any], num_rows: int, num_dropped: int
     ) -> dict[str, Any]:
         return {
             LEARNER_STATS_KEY: {**self._hooks.stats(means), **self.coefficients.current},
-            "custom_metrics": metrics,
+            **told,
             "num_rows": num_rows,
             "num_rows_dropped": num_dropped,
         }

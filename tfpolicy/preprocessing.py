@@ -38,25 +38,26 @@ def flatten_observation(space: gym.Space, observation: Any) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
 
 
+def is_bytes(space: gym.Space) -> bool:
+    """Whether values are bytes over their whole range, such as those of images."""
+    if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
+        return False
+    return bool((space.low == 0).all() and (space.high == 255).all())
+
+
 def scale_box(space: gym.spaces.Box, value: tf.Tensor) -> tf.Tensor:
-    """Casts a Box observation to float32; bytes over their whole range (images) become [0, 1]."""
+    """Casts a Box observation to float32; bytes over their whole range become [0, 1]."""
     value = tf.cast(value, tf.float32)
-    return value / 255.0 if _is_bytes(space) else value
+    return value / 255.0 if is_bytes(space) else value
 
 
 def feature_scales(space: gym.Space) -> np.ndarray:
     """By what `flatten_observation` divides each feature, [num_features(space)] float32."""
     scales = [
-        np.full(_num_leaf_features(leaf), 255.0 if _is_bytes(leaf) else 1.0, np.float32)
+        np.full(_num_leaf_features(leaf), 255.0 if is_bytes(leaf) else 1.0, np.float32)
         for leaf in leaf_spaces(space, "obs").values()
     ]
     return np.concatenate(scales)
-
-
-def _is_bytes(space: gym.Space) -> bool:
-    if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
-        return False
-    return bool((space.low == 0).all() and (space.high == 255).all())
 
 
 def _num_leaf_features(space: Leaf) -> int:

@@ -310,7 +310,8 @@ class TFPolicy(PolicyHooks, Policy):
         Returns:
             `"learner_stats"`: the loss's statistics and `grad_gnorm`, the norm before clipping.
             `"custom_metrics"`: what `on_learn_on_batch` put into its result.
-            `"num_rows"` learned from and `"num_rows_dropped"`.
+            `"num_rows"` learned from and `"num_rows_dropped"`. With an observation filter
+            `"num_rows_not_finite"`, which its statistics leave out.
 
         Raises:
             KeyError: A column is missing.
@@ -415,10 +416,29 @@ class TFPolicy(PolicyHooks, Policy):
         seed = self._shuffle_seeds.next()
         return self._learning.learn_on_buffer(int(num_epochs), seed, shuffle, buffer_index)
 
+    def update_observation_filter(self, samples: Mapping[str, Any]) -> None:
+        """Enters observations into the statistics of the filter without learning from them.
+
+        `load_batch_into_buffer` and `learn_on_batch` do so by themselves, `compute_gradients` and
+        `apply_gradients` do not.
+
+        Args:
+            samples: Columns [B, ...], of which `obs` is read.
+
+        Raises:
+            KeyError: There is no such column.
+            ValueError: The policy has no filter, or the observations are of another shape or dtype.
+        """
+        self._check_open()
+        self._learning.update_filter(SampleBatch(samples))
+
     # State.
 
     def get_weights(self) -> Weights:
-        """All weights of the model by name, as arrays."""
+        """All variables of the model by name, as arrays: all that acting depends on.
+
+        So who acts with the weights of another policy has the moments of its observation filter.
+        """
         self._check_open()
         return self._state.get_weights()
 
@@ -721,6 +741,7 @@ class TFPolicy(PolicyHooks, Policy):
                 self.observation_space, self.action_space, self.config, int(self._seed)
             )
         self.model, self.dist_class = network.model, network.dist_class
+        self._observation_filter = network.observation_filter
         self.exploration = exploration_for(
             self.config.exploration_config, network.own_space, self.dist_class
         )
@@ -748,6 +769,7 @@ class TFPolicy(PolicyHooks, Policy):
             self.dist_class,
             self._devices,
             trained_specs(self._views, batch),
+            self._observation_filter,
         )
         self._state, self.coefficients = self._learning.state, self._learning.coefficients
         self.view_requirements = used_views(

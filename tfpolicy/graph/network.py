@@ -16,6 +16,7 @@ from tfpolicy.distributions import (
 from tfpolicy.graph.views import offered_views, standard_views
 from tfpolicy.models import Model, model_for
 from tfpolicy.models.action_mask import action_mask_for
+from tfpolicy.models.filtered import Filtered, leaves_to_filter
 from tfpolicy.models.masked import Masked
 from tfpolicy.spaces import normalized_space
 from tfpolicy.view_requirement import ViewRequirement
@@ -29,12 +30,14 @@ class Network(NamedTuple):
         dist_class: Maps distribution inputs to a distribution over `own_space`.
         own_space: The policy's own action space.
         views: Everything that the model may read.
+        observation_filter: The model itself, if it normalizes observations.
     """
 
     model: Model
     dist_class: ActionDistribution
     own_space: gym.Space
     views: dict[str, ViewRequirement]
+    observation_filter: Filtered | None
 
 
 def build_network(
@@ -49,7 +52,8 @@ def build_network(
         seed: Initial weights follow from it.
 
     Raises:
-        ValueError: The action distribution does not fit the space or the model's settings.
+        ValueError: The action distribution does not fit the space or the model's settings, or the
+            observation filter has nothing to normalize.
     """
     own_space = normalized_space(action_space) if config.normalize_actions else action_space
     dist_class = distribution_for(
@@ -66,11 +70,16 @@ def build_network(
     model = model_for(inner_space, own_space, dist_class.num_inputs, config.model, seed)
     if mask is not None:
         model = Masked(model, mask)
+    observation_filter = None
+    if config.observation_filter == "MeanStdFilter":
+        mask_key = None if mask is None else config.model.action_mask_key
+        leaves = leaves_to_filter(observation_space, without=mask_key)
+        model = observation_filter = Filtered(model, leaves, config.observation_filter_clip)
     views = {
         **standard_views(observation_space, own_space, model.initial_state()),
         **model.view_requirements(),
     }
-    return Network(model, dist_class, own_space, offered_views(views))
+    return Network(model, dist_class, own_space, offered_views(views), observation_filter)
 
 
 def _is_gaussian(dist_class: ActionDistribution) -> bool:

@@ -1,0 +1,122 @@
+"""The statistics of a filter travel with weights, states, checkpoints and exports."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from filtered_policies import (
+    FILTER,
+    NO_KL,
+    OBS_OF_ANY_SIZE,
+    Pair,
+    act,
+    assert_moments,
+    assert_same,
+    moments,
+    normalize,
+    observe,
+)
+from small_policies import (
+    small_policy,
+)
+
+from tfpolicy.served_policy import load_policy
+
+S = gym.spaces
+
+
+@pytest.fixture(scope="module")
+def made():
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def pair(made):
+    return made.reset()
+
+
+@pytest.fixture
+def policy(pair):
+    return pair.filtered
+
+
+def test_a_restored_policy_makes_the_next_update_bit_by_bit(policy):  # g7
+    policy.load_batch_into_buffer(act(policy, observe(128)))
+    policy.learn_on_buffer(num_sgd_iter=2)
+    state = policy.get_state()
+    batch = act(policy, observe(128, 1))
+    policy.set_state(state)
+    with small_policy(sgd_minibatch_size=32, **FILTER) as other:
+        other.set_state(state)
+        assert_same(moments(other), moments(policy))
+        for each in (policy, other):
+            each.load_batch_into_buffer(batch)
+            each.learn_on_buffer(num_sgd_iter=2)
+        assert_same(other.get_weights(), policy.get_weights())
+
+
+@pytest.mark.parametrize("clip", [0.5, None])
+def test_a_checkpoint_holds_statistics_and_settings_of_the_filter(tmp_path, clip):  # g7, g10
+    obs, seen = observe(20), observe(100, 1)
+    with small_policy(observation_filter_clip=clip, **FILTER) as policy:
+        policy.update_observation_filter({"obs": seen})
+        policy.save(tmp_path / "c")
+        expected = policy.compute_actions(obs, explore=False)
+        with type(policy).from_checkpoint(tmp_path / "c") as restored:
+            assert restored.config.observation_filter == "MeanStdFilter"
+            assert restored.config.observation_filter_clip == clip
+            assert_moments(restored, seen)
+            found = restored.compute_actions(obs, explore=False)
+            assert_same(found[2], expected[2])
+        with load_policy(tmp_path / "c") as served:
+            found = served.compute_actions(obs)
+            np.testing.assert_array_equal(found[0], expected[0])
+            assert_same(found[2], expected[2], rtol=1e-6, atol=1e-6)
+    with small_policy() as plain:
+        if clip is not None:
+            plain_extras = plain.compute_actions(normalize(obs, seen, clip), explore=False)[2]
+            assert_same(expected[2], plain_extras, rtol=1e-4, atol=1e-5)
+        with pytest.raises(ValueError, match="unexpected: observation_filter/count"):
+            plain.restore(tmp_path / "c")
+
+
+def test_who_gets_the_weights_acts_as_the_one_who_learned(policy):
+    obs = observe(30)
+    policy.learn_on_batch(act(policy, observe(128)))
+    with small_policy(sgd_minibatch_size=32, **FILTER) as actor:
+        actor.set_weights(policy.get_weights())
+        expected = policy.compute_actions(obs, explore=False)
+        found = actor.compute_actions(obs, explore=False)
+        np.testing.assert_array_equal(found[0], expected[0])
+        assert_same(found[2], expected[2])
+        # What it collects is learned from under the statistics that it was collected under.
+        stats = policy.learn_on_batch(act(actor, observe(128, 1)))["learner_stats"]
+        assert abs(stats["kl"]) < NO_KL
+
+
+SPACES = {
+    "discrete": S.Discrete(3),
+    "continuous": S.Box(-2, 5, (2,)),
+}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_an_exported_policy_acts_as_the_one_in_training_and_stays_as_it_is(space, tmp_path):
+    obs = observe(50)
+    with small_policy(action_space=space, obs_space=OBS_OF_ANY_SIZE, **FILTER) as policy:
+        policy.update_observation_filter({"obs": observe(100, 1)})
+        version = policy.export_model(tmp_path)
+        expected, _, extras = policy.compute_actions(obs, explore=False)
+        for row in range(3):
+            action = policy.compute_single_action(obs[row], explore=False)[0]
+            with load_policy(version) as served:
+                np.testing.assert_allclose(served.compute_single_action(obs[row])[0], action, 1e-6)
+        # What is learned afterwards does not reach it.
+        policy.update_observation_filter({"obs": observe(100, 2) * 7.0})
+        with load_policy(version) as served:
+            for _ in range(2):
+                actions, _, found = served.compute_actions(obs)
+                assert_same(found, extras, rtol=1e-6, atol=1e-6)
+        if isinstance(space, S.Discrete):
+            np.testing.assert_array_equal(actions, expected)
