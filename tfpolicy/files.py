@@ -5,7 +5,7 @@ that a reader, a server that polls the folder, or a machine that loses power nev
 What is written gets the permissions of the process's umask (the 0600 of `tempfile` would lock a
 server out).
 
-A process that is killed leaves its hidden folder behind, and the next success at the same target
+A process that is killed leaves its hidden folder behind, and the next success in the same place
 removes it. That nobody is writing there any more is told by a lock, which ends with its process.
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -29,6 +29,7 @@ from tfpolicy.locks import locked
 # was begun there is only removed when nobody can still be writing it.
 _ABANDONED_AFTER_S = 24 * 3600.0
 _MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+_HIDDEN = re.compile(r"\.tmp-([0-9a-f]{8})-[0-9a-f]{8}-.+", re.DOTALL)
 _OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 
 
@@ -75,7 +76,7 @@ def staged_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield staged
         finally:
             shutil.rmtree(staged, ignore_errors=True)
-    _remove_abandoned(path)
+    _remove_abandoned(path.parent)
 
 
 def publish_folder(staged: Path, path: Path) -> None:
@@ -104,7 +105,7 @@ def publish_folder(staged: Path, path: Path) -> None:
 
 
 def hidden_sibling(path: Path) -> Path:
-    """A new hidden name beside `path`; what has one and no lock goes at the next success there."""
+    """A new hidden name beside `path`; what has one and no lock goes at the next success."""
     return path.with_name(f".tmp-{_MACHINE}-{secrets.token_hex(4)}-{path.name}")
 
 
@@ -136,13 +137,20 @@ def _hidden_folder(path: Path, locks: contextlib.ExitStack) -> Path:
                 return folder
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Removes hidden siblings of `path` that nobody is writing any more."""
-    for leftover in path.parent.glob(f".tmp-????????-????????-{glob.escape(path.name)}"):
-        with contextlib.suppress(OSError), locked(leftover) as is_locked:
-            ours = is_locked and leftover.name.startswith(f".tmp-{_MACHINE}-")
-            if ours or time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_S:
-                shutil.rmtree(leftover)
+def _remove_abandoned(parent: Path) -> None:
+    """Removes hidden folders that nobody is writing any more; if it cannot now, then later."""
+    with contextlib.suppress(OSError):
+        for leftover in parent.iterdir():
+            match = _HIDDEN.fullmatch(leftover.name)
+            if match:
+                _remove_if_abandoned(leftover, is_local=match[1] == _MACHINE)
+
+
+def _remove_if_abandoned(folder: Path, is_local: bool) -> None:
+    with contextlib.suppress(OSError), locked(folder) as is_locked:
+        is_old = time.time() - folder.stat().st_mtime > _ABANDONED_AFTER_S
+        if is_old or (is_local and is_locked):
+            shutil.rmtree(folder)
 
 
 def _sync(path: Path) -> None:

@@ -10,9 +10,6 @@ from pathlib import Path
 
 from tfpolicy.files import hidden_sibling, publish_folder, staged_folder
 
-# What hidden folders of all versions are named after, so that each success clears those of others.
-_STAGED_NAME = "version"
-
 
 def publish_version(
     export_dir: str | os.PathLike[str],
@@ -42,7 +39,7 @@ def publish_version(
     export_dir = Path(export_dir)
     if version is not None:
         _check_version(export_dir, version)
-    with staged_folder(export_dir / _STAGED_NAME) as staged:
+    with staged_folder(export_dir / "version") as staged:
         write(staged)
         # An empty folder would publish nothing silently, and another publisher's rename could
         # replace it.
@@ -85,7 +82,7 @@ def remove_older_versions(published: Path, keep: int, marker: str) -> None:
     older.sort(key=lambda folder: int(folder.name), reverse=True)
     for folder in older[keep - 1 :]:
         with contextlib.suppress(OSError):
-            removed = hidden_sibling(folder.with_name(_STAGED_NAME))
+            removed = hidden_sibling(folder)
             folder.rename(removed)
             shutil.rmtree(removed)
 

@@ -82,7 +82,7 @@ def export_saved_model(
             write_saved_model(folder, graph, description, example)
             write_warmup_records(folder, graph.signatures, example.inputs)
         except tf.errors.OpError as error:
-            raise OSError(f"`{export_dir}` cannot be written: {error.message}") from error
+            raise OSError(f"`{export_dir}` cannot be written: {_reason(error)}") from error
         if onnx is not None:
             path = folder / ONNX_FILE
             _check_outputs(example, write_onnx(path, graph, onnx, example.inputs))
@@ -148,7 +148,8 @@ def load_saved_model(folder: Path) -> tuple[InferenceGraph, PolicyDescription]:
         }
     except (tf.errors.OpError, KeyError, OSError, RuntimeError, ValueError) as error:
         graph_session.close()
-        raise ValueError(f"`{folder}` is a damaged SavedModel: {error}") from error
+        reason = _reason(error) if isinstance(error, tf.errors.OpError) else error
+        raise ValueError(f"`{folder}` is a damaged SavedModel: {reason}") from error
     views = {name: _view_from_json(view) for name, view in metadata["views"].items()}
     graph = InferenceGraph(graph_session, signatures, description.observation_space, views)
     return graph, description
@@ -281,6 +282,11 @@ def _signature(graph: tf.Graph, definition: meta_graph_pb2.SignatureDef) -> Sign
         {name: graph.get_tensor_by_name(info.name) for name, info in definition.inputs.items()},
         {name: graph.get_tensor_by_name(info.name) for name, info in definition.outputs.items()},
     )
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """The line of TensorFlow's message that says it, without the stack of whoever made the node."""
+    return error.message.partition("[[{{node")[0].strip().splitlines()[-1]
 
 
 def _check_signatures(written: Mapping[str, Signature], loaded: Mapping[str, Signature]) -> None:
