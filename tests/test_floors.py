@@ -52,6 +52,7 @@ FLOORS = {
     "hooks": 4,
     "learning": 4,
     # The policy that wires them.
+    "advantages": 5,
     "tf_policy": 5,
     # Leaves.
     "policies": 6,

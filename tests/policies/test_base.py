@@ -202,10 +202,11 @@ def test_value_after_the_fragment_sees_what_acting_would_see():
             vf_preds=np.zeros(5, np.float32),
             stack=views["stack"].apply(obs[:-1]),
             acts=views["acts"].apply(actions),
+            # No row of the fragment that is row 4 alone has action 2 among its `acts`.
+            acts_after=views["acts_after"].apply(actions),
             state_out_0=np.float32([[7]]) * np.arange(1, 6, dtype=np.float32)[:, None],
         )
-        # No row of the fragment that is row 4 alone has seen action 2.
-        for start, end, acts in [(0, 5, [1, 1]), (3, 5, [1, 1]), (4, 5, [0, 1]), (0, 1, [0, 0])]:
+        for start, end, acts in [(0, 5, [1, 1]), (3, 5, [1, 1]), (4, 5, [1, 1]), (0, 1, [0, 0])]:
             result = policy.postprocess_trajectory(trajectory[start:end])
             # Observations s_{T−2}, s_{T−1}, s_T; actions a_{T−3} and a_{T−1}; reward r_{T−1}.
             stack = [obs[t, 0] if t >= 0 else 0 for t in (end - 2, end - 1, end)]
