@@ -288,6 +288,24 @@ def test_the_setting_that_would_fit_is_named(weights, model, hint):
         imported(weights, fcnet_hiddens=[5], **model)
 
 
+def test_moments_of_an_observation_filter_are_given_beside_the_weights():
+    weights = fully_connected(4, 5, 3)
+    config = PolicyConfig.from_dict(
+        {"model": {"fcnet_hiddens": [5]}, "observation_filter": "MeanStdFilter"}
+    )
+    shapes = network_shapes(OBS, THREE, config)
+    with pytest.raises(ValueError, match="3 missing: observation_filter/count.* moments .*elsewhe"):
+        import_rllib(weights, OBS, THREE, config, shapes)
+    moments = {
+        "observation_filter/count": np.int64(9),
+        "observation_filter/obs/mean": np.arange(4.0),
+        "observation_filter/obs/variance": np.arange(4.0) + 1,
+    }
+    found, report = import_rllib({**weights, **moments}, OBS, THREE, config, shapes)
+    assert report.complete and found["observation_filter/count"] == 9
+    np.testing.assert_array_equal(found["observation_filter/obs/mean"], np.arange(4.0))
+
+
 IMAGES = S.Dict(image=S.Box(0, 255, (42, 42, 3), np.uint8), rest=S.Box(-1.0, 1.0, (2,)))
 
 

@@ -40,6 +40,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 _BELOW_LSTM = re.compile(
     r"(?:.+/)?(?:(?:fc|conv)_value_(?:\d+|out)|value_out)/(?:kernel|bias)(?::0)?"
 )
+_FILTER = "observation_filter/"
 # Observations that RLlib itself changes beyond what a network's first layer could make up for.
 _PREPROCESSED = {
     (210, 160, 3): "crops, resizes and scales images of shape (210, 160, 3)",
@@ -160,7 +161,13 @@ def _hints(found: Iterable[str], shapes: Shapes, model: ModelConfig) -> Iterator
     """Which settings would make a policy for which the weights are."""
     if model.custom_model is not None:
         return
-    layers = {part for name in found for part in name.split("/")}
+    names = list(found)
+    if any(n.startswith(_FILTER) for n in shapes) and not any(_FILTER in n for n in names):
+        yield (
+            f"RLlib keeps the moments of an observation filter elsewhere: give a dict that has "
+            f"`{_FILTER}...`, too, or import with `strict=False`."
+        )
+    layers = {part for name in names for part in name.split("/")}
     has_values = any("_value_" in layer for layer in layers)
     if "lstm" in layers and not model.use_lstm:
         yield "They are those of an LSTM: set `use_lstm` and `vf_share_layers` of the model."
