@@ -1,10 +1,13 @@
 """The statistics of a filter travel with weights, states, checkpoints and exports."""
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
+import tf_keras
 from filtered_policies import (
     FILTER,
+    MOMENTS,
     NO_KL,
     OBS_OF_ANY_SIZE,
     Pair,
@@ -19,7 +22,9 @@ from small_policies import (
     small_policy,
 )
 
+from tfpolicy.inspection import describe
 from tfpolicy.served_policy import load_policy
+from tfpolicy.verification import verify
 
 S = gym.spaces
 
@@ -120,3 +125,59 @@ def test_an_exported_policy_acts_as_the_one_in_training_and_stays_as_it_is(space
                 assert_same(found, extras, rtol=1e-6, atol=1e-6)
         if isinstance(space, S.Discrete):
             np.testing.assert_array_equal(actions, expected)
+
+
+def test_an_h5_file_carries_the_statistics_beside_the_network(made, tmp_path):
+    seen, obs = observe(100, 1), observe(20)
+    policy = made.reset(seen).filtered
+    policy.export_model_to_h5(tmp_path / "w.h5")
+    expected = policy.compute_actions(obs, explore=False)
+    for library in (tf_keras, keras):
+        network = library.models.load_model(tmp_path / "w.h5", compile=False)
+        assert sorted(layer.name for layer in network.layers if layer.weights) == LAYERS
+        outputs, values = network.predict(normalize(obs, seen), verbose=0)
+        np.testing.assert_allclose(outputs, expected[2]["action_dist_inputs"], 1e-4, 1e-5)
+        np.testing.assert_allclose(values[:, 0], expected[2]["vf_preds"], 1e-4, 1e-5)
+    report = made.reset().filtered.import_model_from_h5(tmp_path / "w.h5")
+    assert report.complete and report.loaded[f"{MOMENTS}count"] == f"tfpolicy/{MOMENTS}count"
+    assert_moments(policy, seen)
+    assert_same(policy.compute_actions(obs, explore=False)[2], expected[2])
+    text = describe(tmp_path / "w.h5")
+    assert f"{MOMENTS}obs/variance: float64 [4]" in text and "tfpolicy/" not in text
+    assert all(line.same for line in verify(tmp_path / "w.h5"))
+
+
+LAYERS = ["fc_1", "fc_out", "fc_value_1", "value_out"]
+
+
+def test_weights_from_elsewhere_leave_the_statistics_with_a_warning(made, tmp_path):
+    made.reset()
+    made.plain.export_model_to_h5(tmp_path / "w.h5")
+    rllib = {f"default_policy/{k}": v for k, v in made.plain.get_weights().items()}
+    policy = made.reset(observe(50)).filtered
+    for load, source in (
+        (policy.import_model_from_h5, tmp_path / "w.h5"),
+        (policy.import_rllib_weights, rllib),
+    ):
+        with pytest.warns(UserWarning, match="no moments of an observation filter") as caught:
+            load(source)
+        assert caught[0].filename == __file__
+        assert_moments(policy, observe(50))
+    policy.import_model_from_h5(tmp_path / "w.h5", layers=["fc_1"])
+
+
+def test_moments_of_another_filter_are_refused_unless_what_fits_is_asked_for(made, tmp_path):
+    policy = made.reset(observe(50)).filtered
+    policy.export_model_to_h5(tmp_path / "w.h5")
+    made.reset()
+    before = made.plain.get_weights()
+    with pytest.raises(ValueError, match=r"w.h5` holds .* this policy has no filter. Nothing"):
+        made.plain.import_model_from_h5(tmp_path / "w.h5")
+    assert_same(made.plain.get_weights(), before)
+    report = made.plain.import_model_from_h5(tmp_path / "w.h5", strict=False)
+    assert report.left_out == tuple(moments(policy))
+    made.plain.import_model_from_h5(tmp_path / "w.h5", network="value")
+    with small_policy(obs_space=S.Box(-1, 1, (2, 2)), **FILTER) as other:
+        with pytest.raises(ValueError, match=r"obs/mean': \(4,\).*expected .*obs/mean': \(2, 2\)"):
+            other.import_model_from_h5(tmp_path / "w.h5")
+        assert moments(other)[f"{MOMENTS}count"] == 0

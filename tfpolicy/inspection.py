@@ -18,6 +18,7 @@ from tfpolicy.checkpoint import HEADER_FILE, read_checkpoint
 from tfpolicy.checksums import check_folder
 from tfpolicy.description import PolicyDescription
 from tfpolicy.export.h5 import OWN_GROUP, read_own
+from tfpolicy.export.moments import split_moments
 from tfpolicy.export.onnx import read_described, read_onnx
 from tfpolicy.export.saved_model import METADATA_FILE, MODEL_FILE, read_metadata, version_folder
 from tfpolicy.train.checkpoints import TRAINING_FOLDER, find_policy
@@ -136,7 +137,8 @@ def _h5(path: Path) -> dict[str, Any]:
         if isinstance(node, h5py.Dataset) and not name.startswith(f"{OWN_GROUP}/"):
             weights[name] = _array_text(node)
 
-    text = read_own(path).get("description")
+    own = read_own(path)
+    text = own.get("description")
     policy = _policy(PolicyDescription.from_text(str(text), path)) if text else {}
     try:
         with h5py.File(path, "r") as file:
@@ -144,6 +146,7 @@ def _h5(path: Path) -> dict[str, Any]:
             attributes = {name: _text(value) for name, value in file.attrs.items()}
     except OSError as error:
         raise ValueError(f"`{path}` is no HDF5 file or damaged: {error}") from error
+    weights.update({name: _array_text(value) for name, value in split_moments(own)[1].items()})
     architecture = json.loads(attributes.get("model_config", "null"))
     return {
         "kind": "h5",

@@ -616,7 +616,8 @@ class TFPolicy(PolicyHooks, Policy):
         """Writes the weights to an `.h5` file that Keras opens; replaces it atomically.
 
         Weights only, and for the built-in models the architecture: what training needs besides
-        them is in a checkpoint.
+        them is in a checkpoint. The moments of an observation filter are in the file, too, but not
+        in the Keras model, which takes observations that are normalized.
 
         Args:
             path: The file; missing parent folders are made.
@@ -639,7 +640,9 @@ class TFPolicy(PolicyHooks, Policy):
         """Assigns weights from an `.h5` file of ours, of tf_keras or of Keras 3.
 
         They are matched by name or, if the file has other names, by order. Weights only: the
-        optimizer keeps its slots, and coefficients and counters stay as they are.
+        optimizer keeps its slots, and coefficients and counters stay as they are. An observation
+        filter gets its moments, too, where all weights are asked for; from a file without any, with
+        a warning, it does not.
 
         Args:
             path: What `export_model_to_h5`, `save_weights` or `save` wrote. With `layers` or
@@ -656,7 +659,8 @@ class TFPolicy(PolicyHooks, Policy):
         Raises:
             FileNotFoundError: There is no such file.
             KeyError: There is no such layer or network.
-            ValueError: It holds no weights, or others; nothing was assigned.
+            ValueError: It holds no weights, or others, or moments of another filter; nothing was
+                assigned.
         """
         self._check_open()
         weights, report = import_weights(

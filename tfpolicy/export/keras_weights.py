@@ -1,10 +1,13 @@
 """A policy's weights as an `.h5` file that Keras opens, and weights out of such files.
 
-Weights only: optimizers, coefficients and counters travel in a checkpoint.
+Weights only: optimizers, coefficients and counters travel in a checkpoint. The moments of an
+observation filter are in the file, too, since the network is nothing without them, but not in the
+Keras model, which takes observations that are normalized.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -15,8 +18,9 @@ import tensorflow as tf
 import tf_keras
 
 from tfpolicy.config import PolicyConfig
-from tfpolicy.export.h5 import read_h5, write_h5
+from tfpolicy.export.h5 import OWN_GROUP, read_h5, read_own, write_h5
 from tfpolicy.export.matching import match_weights
+from tfpolicy.export.moments import import_moments, split_moments
 from tfpolicy.export.report import ImportReport
 from tfpolicy.graph.acting import single_steps
 from tfpolicy.graph.network import build_network
@@ -65,7 +69,7 @@ def export_weights(
         (layer, [(name, weights[variable]) for name, variable in variables.items()])
         for layer, variables in layout.layers.items()
     ]
-    write_h5(path, layers, layout.architecture, own)
+    write_h5(path, layers, layout.architecture, {**(own or {}), **split_moments(weights)[1]})
 
 
 def import_weights(
@@ -80,6 +84,8 @@ def import_weights(
     network: str | None = None,
 ) -> tuple[dict[str, np.ndarray], ImportReport]:
     """Reads the weights of a policy out of a file of ours, of tf_keras or of Keras 3.
+
+    The moments of an observation filter come with all the weights, not with some layers of them.
 
     Args:
         path: The file.
@@ -98,7 +104,7 @@ def import_weights(
         FileNotFoundError: There is no such file.
         KeyError: There is no such layer or network; the known ones are named.
         ValueError: It holds no weights, or others: what is missing, unexpected and mis-shaped; or,
-            also if not `strict`: not a single one fits.
+            also if not `strict`: not a single one fits. Or it holds moments of another filter.
     """
     found = read_h5(path)
     layout = _layout(observation_space, action_space, config)
@@ -115,7 +121,17 @@ def import_weights(
         unexpected=match.unexpected,
         left_out=match.left_out,
     )
-    return {variables[name]: value for name, value in match.weights.items()}, report
+    weights = {variables[name]: value for name, value in match.weights.items()}
+    if selected is not None:
+        return weights, report
+    expected = split_moments(shapes)[1]
+    moments, others = import_moments(read_own(path), expected, f"`{path}`", strict)
+    report = dataclasses.replace(
+        report,
+        loaded={**report.loaded, **{name: f"{OWN_GROUP}/{name}" for name in moments}},
+        left_out=(*report.left_out, *others),
+    )
+    return {**weights, **moments}, report
 
 
 def _selected(
@@ -152,7 +168,8 @@ def _layout(observation_space: gym.Space, action_space: gym.Space, config: Polic
     # A network of its own: that of the policy is in a graph that is closed.
     with tf.Graph().as_default() as graph:
         model = _built_model(observation_space, action_space, config)
-        names = variable_names(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
+        variables = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        names = list(split_moments(dict.fromkeys(variable_names(variables)))[0])
         networks = {
             network: variable_names(variables)
             for network, variables in model.named_networks().items()

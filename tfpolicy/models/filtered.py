@@ -16,6 +16,9 @@ from tfpolicy.preprocessing import is_bytes
 from tfpolicy.spaces import flatten, leaf_spaces, unflatten
 from tfpolicy.spaces.base import walk
 
+# Of the variables' names.
+SCOPE = "observation_filter"
+
 
 class Filtered(ObservationWrapper):
     """Normalizes observations by running moments, which are variables and not trained.
@@ -97,5 +100,5 @@ def _is_filtered(space: gym.Space) -> bool:
 
 def _variable(name: str, value: Any) -> tf.Variable:
     return tf.compat.v1.get_variable(
-        f"observation_filter/{name}", initializer=value, trainable=False, use_resource=True
+        f"{SCOPE}/{name}", initializer=value, trainable=False, use_resource=True
     )
