@@ -1,4 +1,4 @@
-"""Networks with a state and convolutions in an ONNX file: free batch dimension, no control flow."""
+"""States, convolutions and filters in an ONNX file: free batch dimension, no control flow."""
 
 import gymnasium as gym
 import numpy as np
@@ -42,3 +42,22 @@ def test_the_runtime_goes_on_from_state_to_state_as_the_policy_does(name, tmp_pa
                 np.testing.assert_allclose(found["vf_preds"], extras["vf_preds"], atol=1e-5)
                 for index, state in enumerate(states):
                     np.testing.assert_allclose(found[f"state_out_{index}"], state, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int16])
+def test_the_runtime_normalizes_as_the_policy_does(dtype, tmp_path):
+    space = gym.spaces.Box(-10_000, 10_000, (3,), dtype)
+    rng = np.random.default_rng(0)
+    seen, obs = (rng.normal(50, [20, 300, 5], (100, 3)).astype(dtype) for _ in range(2))
+    seen[:, 2] = 7
+    with small_policy(obs_space=space, observation_filter="MeanStdFilter") as policy:
+        for name in ("without statistics", "with them"):
+            path = policy.export_model(tmp_path / name, onnx=13) / "model.onnx"
+            runtime = onnxruntime.InferenceSession(path)
+            names = [output.name for output in runtime.get_outputs()]
+            found = dict(zip(names, runtime.run(None, {"obs": obs}), strict=True))
+            actions, _, extras = policy.compute_actions(obs, explore=False)
+            np.testing.assert_array_equal(found["actions"], actions)
+            for output in ("vf_preds", "action_dist_inputs", "action_logp"):
+                np.testing.assert_allclose(found[output], extras[output], rtol=1e-5, atol=1e-6)
+            policy.update_observation_filter({"obs": seen})

@@ -39,7 +39,8 @@ class FilterStatistics:
     be learned from under the same ones, or the ratio of new to old probability is not 1 before the
     first step, and the clipped loss punishes what no step has done. Hence a batch enters when it is
     loaded, for acting from then on, but what is learned from it reads the moments from before,
-    which the buffer keeps beside it.
+    which the buffer keeps beside it. Of several batches that were collected before any of them was
+    loaded this is so for the first alone.
 
     Args:
         graph_session: The graph with the filter's variables.
