@@ -128,6 +128,8 @@ class ModelConfig(Config):
     # [[out channels, kernel, stride], ...]; `None`: by the size of the image, `[]`: no convolution.
     conv_filters: list | None = None
     conv_activation: str = "relu"
+    # So many of the last observations are seen as one; 0 and 1: the present one alone.
+    num_framestacks: int = setting(0, low=0)
     # Layers between convolutions and heads.
     post_fcnet_hiddens: tuple[int, ...] = setting((), low=1)
     post_fcnet_activation: str = "relu"

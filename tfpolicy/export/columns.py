@@ -60,9 +60,10 @@ class EnvironmentColumns(Mapping):
 
     def __getitem__(self, name: str) -> Any:
         if name in ("seq_lens", "max_seq_len"):
-            # Of a column that is read in any case, if there is one.
-            read = self._columns.read or {"obs": self._columns["obs"]}
-            return single_steps(tf.nest.flatten(read)[0])[name]
+            # Who asks has a state, or else has read something already.
+            first = next(iter(self._columns.read), "obs")
+            first = "state_in_0" if "state_in_0" in self._views else first
+            return single_steps(tf.nest.flatten(self._columns[first])[0])[name]
         value = self._columns[name]
         view = self._views[name]
         if view.data_col != "actions" or view.as_mask:

@@ -15,6 +15,7 @@ from tfpolicy.models.custom import custom_model_class
 from tfpolicy.models.encoder import Encoder
 from tfpolicy.models.encoders import encoder_class_for
 from tfpolicy.models.feed_forward import FeedForward
+from tfpolicy.models.frame_stack import FrameStack, stacked_space
 from tfpolicy.models.fully_connected import FullyConnected
 from tfpolicy.models.recurrent import Recurrent
 
@@ -22,6 +23,7 @@ __all__ = [
     "Attention",
     "ComplexInput",
     "Convolutional",
+    "FrameStack",
     "FullyConnected",
     "Model",
     "ModelOutput",
@@ -47,13 +49,18 @@ def model_for(
     Raises:
         TypeError: `custom_model` is neither a subclass of `Model` or of `tf_keras.Model`, nor a
             function.
-        ValueError: The observation is an image for which no network is known.
+        ValueError: The observation is an image for which no network is known, or frames are to be
+            stacked for a model that has windows of its own over observations.
     """
+    seen_space = stacked_space(observation_space, config.num_framestacks)
     if config.custom_model is None:
-        model_class: Callable[..., Model] = _built_in(observation_space, config)
+        model_class: Callable[..., Model] = _built_in(seen_space, config)
     else:
         model_class = custom_model_class(config.custom_model)
-    return model_class(observation_space, action_space, num_outputs, config, seed)
+    model = model_class(seen_space, action_space, num_outputs, config, seed)
+    if config.num_framestacks < 2:
+        return model
+    return FrameStack(model, observation_space, config.num_framestacks)
 
 
 def _built_in(observation_space: gym.Space, config: ModelConfig) -> type[Model]:

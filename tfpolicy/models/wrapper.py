@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -94,25 +95,36 @@ class ObservationWrapper(Model):
             if (view.data_col or name) in _OBSERVATIONS and not view.as_mask
         }
 
-    def _inner_columns(self, columns: Mapping[str, Any]) -> _InnerColumns:
+    def made_columns(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
+        """By its name, how each column that the inner model sees otherwise is made of all."""
+
+        def make(name: str, columns: Mapping[str, Any]) -> Any:
+            return self.inner_observation(columns[name])
+
         names = {*_OBSERVATIONS, *self.observation_views()}
-        return _InnerColumns(columns, names, self.inner_observation)
+        return {name: functools.partial(make, name) for name in names}
+
+    def _inner_columns(self, columns: Mapping[str, Any]) -> _InnerColumns:
+        return _InnerColumns(columns, self.made_columns())
 
 
 class _InnerColumns(Mapping):
-    """Columns of which some are put through a function, each once and when it is first read."""
+    """Columns of which some are made of others, each once and when it is first read."""
 
-    def __init__(self, columns: Mapping[str, Any], names: set[str], function: Callable[[Any], Any]):
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        functions: Mapping[str, Callable[[Mapping[str, Any]], Any]],
+    ):
         self._columns = columns
-        self._names = names
-        self._function = function
+        self._functions = functions
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._names:
+        if name not in self._functions:
             return self._columns[name]
         if name not in self._made:
-            self._made[name] = self._function(self._columns[name])
+            self._made[name] = self._functions[name](self._columns)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
