@@ -182,7 +182,7 @@ def _read_header(folder: Path) -> bytes:
 
 def _parse_header(raw: bytes, path: Path) -> dict[str, Any]:
     try:
-        header = json.loads(raw)
+        header = json.loads(raw.decode("utf-8"))
     except ValueError as error:
         raise CheckpointError(
             f"`{path}` is damaged or truncated, it is not JSON: {error}."

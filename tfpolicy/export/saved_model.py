@@ -180,7 +180,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     """
     path = folder / METADATA_FILE
     try:
-        metadata = json.loads(path.read_bytes())
+        metadata = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise ValueError(
             f"`{folder}` must be written by tfpolicy, but it has no `{METADATA_FILE}`."
