@@ -150,20 +150,21 @@ def test_an_h5_file_carries_the_statistics_beside_the_network(made, tmp_path):
 LAYERS = ["fc_1", "fc_out", "fc_value_1", "value_out"]
 
 
-def test_weights_from_elsewhere_leave_the_statistics_with_a_warning(made, tmp_path):
-    made.reset()
-    made.plain.export_model_to_h5(tmp_path / "w.h5")
-    rllib = {f"default_policy/{k}": v for k, v in made.plain.get_weights().items()}
+def test_weights_without_statistics_are_refused_unless_those_there_are_are_to_stay(made, tmp_path):
     policy = made.reset(observe(50)).filtered
-    for load, source in (
-        (policy.import_model_from_h5, tmp_path / "w.h5"),
-        (policy.import_rllib_weights, rllib),
-    ):
-        with pytest.warns(UserWarning, match="no moments of an observation filter") as caught:
-            load(source)
-        assert caught[0].filename == __file__
-        assert_moments(policy, observe(50))
-    policy.import_model_from_h5(tmp_path / "w.h5", layers=["fc_1"])
+    before = policy.get_weights()
+    weights = made.plain.get_weights()
+    weights["fc_1/bias"] += 1.0
+    made.plain.set_weights(weights)
+    made.plain.export_model_to_h5(tmp_path / "w.h5")
+    with pytest.raises(ValueError, match=r"no moments of an observation filter \(.*strict=False"):
+        policy.import_model_from_h5(tmp_path / "w.h5")
+    assert_same(policy.get_weights(), before)
+    report = policy.import_model_from_h5(tmp_path / "w.h5", strict=False)
+    assert report.missing == tuple(moments(policy)) and not report.complete
+    assert_moments(policy, observe(50))
+    assert_same(policy.get_weights(), {**before, **weights})
+    assert policy.import_model_from_h5(tmp_path / "w.h5", layers=["fc_1"]).complete
 
 
 def test_moments_of_another_filter_are_refused_unless_what_fits_is_asked_for(made, tmp_path):
@@ -171,7 +172,7 @@ def test_moments_of_another_filter_are_refused_unless_what_fits_is_asked_for(mad
     policy.export_model_to_h5(tmp_path / "w.h5")
     made.reset()
     before = made.plain.get_weights()
-    with pytest.raises(ValueError, match=r"w.h5` holds .* this policy has no filter. Nothing"):
+    with pytest.raises(ValueError, match=r"w.h5` holds .* this policy has no filter"):
         made.plain.import_model_from_h5(tmp_path / "w.h5")
     assert_same(made.plain.get_weights(), before)
     report = made.plain.import_model_from_h5(tmp_path / "w.h5", strict=False)

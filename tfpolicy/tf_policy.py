@@ -640,9 +640,8 @@ class TFPolicy(PolicyHooks, Policy):
         """Assigns weights from an `.h5` file of ours, of tf_keras or of Keras 3.
 
         They are matched by name or, if the file has other names, by order. Weights only: the
-        optimizer keeps its slots, and coefficients and counters stay as they are. An observation
-        filter gets its moments, too, where all weights are asked for; from a file without any, with
-        a warning, it does not.
+        optimizer keeps its slots, and coefficients and counters stay as they are. The moments of an
+        observation filter come with all the weights, not with some layers of them.
 
         Args:
             path: What `export_model_to_h5`, `save_weights` or `save` wrote. With `layers` or
@@ -659,8 +658,8 @@ class TFPolicy(PolicyHooks, Policy):
         Raises:
             FileNotFoundError: There is no such file.
             KeyError: There is no such layer or network.
-            ValueError: It holds no weights, or others, or moments of another filter; nothing was
-                assigned.
+            ValueError: It holds no weights, or others, or the moments of another observation
+                filter; nothing was assigned.
         """
         self._check_open()
         weights, report = import_weights(

@@ -104,7 +104,7 @@ def import_weights(
         FileNotFoundError: There is no such file.
         KeyError: There is no such layer or network; the known ones are named.
         ValueError: It holds no weights, or others: what is missing, unexpected and mis-shaped; or,
-            also if not `strict`: not a single one fits. Or it holds moments of another filter.
+            also if not `strict`: not a single one fits. Or the moments are those of another filter.
     """
     found = read_h5(path)
     layout = _layout(observation_space, action_space, config)
@@ -124,12 +124,13 @@ def import_weights(
     weights = {variables[name]: value for name, value in match.weights.items()}
     if selected is not None:
         return weights, report
-    expected = split_moments(shapes)[1]
-    moments, others = import_moments(read_own(path), expected, f"`{path}`", strict)
+    stored, expected = split_moments(read_own(path))[1], split_moments(shapes)[1]
+    moments = import_moments(stored, expected, path, strict)
     report = dataclasses.replace(
         report,
         loaded={**report.loaded, **{name: f"{OWN_GROUP}/{name}" for name in moments}},
-        left_out=(*report.left_out, *others),
+        missing=(*report.missing, *(name for name in expected if name not in moments)),
+        left_out=(*report.left_out, *(name for name in stored if name not in moments)),
     )
     return {**weights, **moments}, report
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -23,40 +22,35 @@ def split_moments(values: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
 
 
 def import_moments(
-    stored: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], source: str, strict: bool
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    stored: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], source: Any, strict: bool
+) -> dict[str, np.ndarray]:
     """The moments out of what a file has beside its weights: all of them or none.
-
-    Without any, the policy is to keep its own. It is warned, since it acts as the one whose weights
-    it gets only if they are the same.
 
     Args:
         stored: What the file has.
         shapes: The shapes of the policy's moments by name.
-        source: What it is called in messages.
-        strict: Whether it is an error if they do not fit.
+        source: The file, for messages.
+        strict: Whether they must fit.
 
     Returns:
-        The moments by name, and names of such as do not fit.
+        The moments by name.
 
     Raises:
-        ValueError: They do not fit, or the policy has no filter.
+        ValueError: They do not fit, there are none, or the policy has no filter.
     """
     moments = {name: np.asarray(value) for name, value in split_moments(stored)[1].items()}
-    if not moments:
-        if shapes:
-            warnings.warn(
-                f"{source} holds no moments of an observation filter; the policy keeps its own.",
-                stacklevel=4,
-            )
-        return {}, ()
     found = {name: value.shape for name, value in moments.items()}
     if found == dict(shapes):
-        return moments, ()
-    if strict:
-        expected = f"expected {dict(shapes)}" if shapes else "this policy has no filter"
+        return moments
+    if not strict:
+        return {}
+    if not moments:
         raise ValueError(
-            f"{source} holds weights for observations normalized by a filter of moments {found}; "
-            f"{expected}. Nothing was assigned."
+            f"`{source}` holds no moments of an observation filter ({', '.join(shapes)}). With "
+            f"`strict=False` this policy keeps its own, which should be those of the weights."
         )
-    return {}, tuple(moments)
+    expected = f"expected {dict(shapes)}" if shapes else "this policy has no filter"
+    raise ValueError(
+        f"`{source}` holds weights for observations normalized by a filter of moments {found}; "
+        f"{expected}."
+    )

@@ -26,7 +26,6 @@ import tensorflow as tf
 
 from tfpolicy.config import ModelConfig, PolicyConfig
 from tfpolicy.export.matching import WeightMatch, match_weights
-from tfpolicy.export.moments import import_moments, split_moments
 from tfpolicy.export.report import ImportReport
 from tfpolicy.export.rllib_files import read_rllib
 from tfpolicy.graph.network import build_network
@@ -78,7 +77,6 @@ def import_rllib(
         ValueError: No such network can be mapped; the source is damaged or something else; or the
             weights do not fit: what is missing, unexpected and mis-shaped, and which settings fit.
     """
-    shapes, moments = split_moments(shapes)
     space = _network_space(observation_space, action_space, config)
     _check_mapped(space, config.model)
     found = read_rllib(source, policy_id)
@@ -92,8 +90,6 @@ def import_rllib(
         if name in weights and (scales != 1).any():
             weights[name] = _scaled(weights[name], scales)
             scaled.append(name)
-    # RLlib keeps filters apart from policies.
-    import_moments({}, moments, "RLlib's policy", strict)
     changes = {
         "nothing reads these below an LSTM of RLlib": left_out,
         "fully connected there, a 1 x 1 convolution here": reshaped,
