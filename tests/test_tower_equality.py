@@ -1,5 +1,7 @@
 """Any number of towers makes the update of one, and says what it left out."""
 
+import concurrent.futures
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -378,6 +380,35 @@ def test_buffers_hold_batches_of_their_own(towers, number):
         policy.set_state(towers._start)
         found = policy.learn_on_buffer(1, shuffle=False, buffer_index=index)
         assert found["learner_stats"] == expected["learner_stats"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_next_batch_may_be_loaded_while_one_is_learned_from(towers, number):
+    batches = [ppo_batch(240, seed) for seed in (1, 2)]
+
+    def learned(load):
+        policy = towers(number)
+        policy.load_batch_into_buffer(batches[0], buffer_index=0)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            loading = load(pool, policy)
+            first = policy.learn_on_buffer(20, buffer_index=0)
+            concurrent.futures.wait([loading])
+            assert loading.result() == 240 // number
+        return first, policy.learn_on_buffer(2, buffer_index=1), policy.get_weights()
+
+    def before(pool, policy):
+        loading = pool.submit(policy.load_batch_into_buffer, batches[1], 1)
+        concurrent.futures.wait([loading])
+        return loading
+
+    def meanwhile(pool, policy):
+        return pool.submit(policy.load_batch_into_buffer, batches[1], 1)
+
+    *expected, weights = learned(before)
+    *found, found_weights = learned(meanwhile)
+    assert found == expected
+    for name, value in weights.items():
+        np.testing.assert_array_equal(found_weights[name], value)
 
 
 def test_a_loaded_batch_is_replaced_by_a_longer_and_by_a_shorter_one(towers):

@@ -1,4 +1,5 @@
 import io
+import re
 import threading
 
 import counting  # noqa: F401  (registers the environments)
@@ -43,6 +44,20 @@ def test_convolutions_on_the_cpu_are_not_compiled_unless_asked_for():
     flat = {"model": {"conv_filters": []}}
     assert _spec(config=flat).policy_config(image)["jit_compile"]
     assert _spec(config={"jit_compile": True}).policy_config(image)["jit_compile"]
+
+
+def test_how_long_compiling_took_is_said_once(tmp_path):
+    run = Run.start(_spec(config={**TINY, "jit_compile": True}), tmp_path / "run", Stop(48))
+    said = io.StringIO()
+    try:
+        run.train(stream=said)
+    finally:
+        run.close()
+    assert run.trainer.iteration == 3
+    lines = [line for line in said.getvalue().splitlines() if "compiled" in line]
+    assert len(lines) == 1 and re.search(
+        r"The first update was compiled: it took \d+\.\d s\.", lines[0]
+    )
 
 
 def test_environments_are_closed_if_there_is_no_policy_for_them(monkeypatch):

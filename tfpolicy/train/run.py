@@ -213,8 +213,14 @@ class Run:
         try:
             with StopRequest(log.console.say) as interrupt:
                 reason = self.stop.reason(trainer)
+                compiles = trainer.policy.config["jit_compile"]
                 while reason is None and not interrupt.requested:
-                    log.write(trainer.train_iteration())
+                    result = trainer.train_iteration()
+                    log.write(result)
+                    if compiles:
+                        seconds = result["learn_time_s"]
+                        log.console.say(f"The first update was compiled: it took {seconds:.1f} s.")
+                        compiles = False
                     reason = self.stop.reason(trainer)
                     ends = reason is not None or interrupt.requested
                     if ends or self._is_due(checkpoint_freq):
