@@ -93,6 +93,7 @@ class Learning:
                     max_seq_len,
                     compiles_itself=len(devices) > 1 or max_seq_len is not None,
                     frozen=frozen,
+                    packs_gradients=len(devices) > 1 and len({v.dtype for v in trainable}) == 1,
                 )
                 for device in devices
             ]

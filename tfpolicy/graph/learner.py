@@ -286,7 +286,8 @@ class Learner:
         finite = tf.logical_and(tf.math.is_finite(total.stats[0]), tf.math.is_finite(norm))
         if not self._check_numerics:
             finite = tf.ones_like(finite)
-        return Gradients(list(values), tf.concat([total.stats, norm[None]], axis=0), finite)
+        values = self._towers[0].unpack(values)
+        return Gradients(values, tf.concat([total.stats, norm[None]], axis=0), finite)
 
     def _apply(self, values: Sequence[tf.Tensor]) -> tf.Operation:
         has_gradient = self._towers[0].has_gradient

@@ -118,7 +118,7 @@ class TowerOutput(NamedTuple):
     """What one device computes.
 
     Attributes:
-        gradients: One for each variable that the loss depends on.
+        gradients: One for each variable that the loss depends on, or all in one vector.
         stats: [K] float32, the total loss and then the loss's statistics.
     """
 
@@ -155,6 +155,8 @@ class Tower:
         compiles_itself: Whether the compiled form is a compiled function, or is only ever called
             from one.
         frozen: Variables of the model in place of which it reads what it is called with.
+        packs_gradients: Whether all gradients leave the tower as one vector, so that few operations
+            average and clip them; `unpack` takes them apart.
     """
 
     def __init__(
@@ -169,6 +171,7 @@ class Tower:
         max_seq_len: int | None,
         compiles_itself: bool,
         frozen: Sequence[tf.Variable] = (),
+        packs_gradients: bool = False,
     ):
         self.device = device
         self.compiles_itself = compiles_itself
@@ -183,6 +186,8 @@ class Tower:
         self._coefficients = dict(coefficients)
         self._loss, self._gradients = loss, gradients
         self._max_seq_len = max_seq_len
+        self._packs_gradients = packs_gradients
+        self._shapes: list[tf.TensorShape] = []
 
     def __call__(
         self,
@@ -202,6 +207,14 @@ class Tower:
             scalars = {name: v.read_value() for name, v in self._coefficients.items()}
             gradients, stats = function(weights, scalars, list(leaves), list(frozen))
         return TowerOutput(tuple(gradients), stats)
+
+    def unpack(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """One gradient for each variable that the loss depends on, of what was averaged."""
+        if not self._packs_gradients:
+            return list(gradients)
+        sizes = [shape.num_elements() for shape in self._shapes]
+        pieces = tf.split(gradients[0], sizes)
+        return [tf.reshape(p, shape) for p, shape in zip(pieces, self._shapes, strict=True)]
 
     def columns(self, leaves: Sequence[tf.Tensor]) -> FixedColumns:
         """The inverse of `tf.nest.flatten` on this tower's columns."""
@@ -224,6 +237,9 @@ class Tower:
             means = [output.loss, *output.stats.values()]
             stats = tf.stack([tf.cast(mean, tf.float32) for mean in means])
             dense = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+            self._shapes = [gradient.shape for gradient in dense]
+            if self._packs_gradients and dense:
+                dense = [tf.concat([tf.reshape(gradient, [-1]) for gradient in dense], axis=0)]
         return dense, stats
 
 
