@@ -15,8 +15,10 @@ from small_policies import OBS, THREE, small_policy
 from stand_in_server import StandInServer
 
 from tfpolicy.graph.discovery import sample_rows
+from tfpolicy.served_policy import load_policy
 from tfpolicy.serving import ModelNotFoundError, PolicyClient, SignatureError
 from tfpolicy.spaces import flatten, unflatten
+from tfpolicy.view_requirement import History
 
 S = gym.spaces
 NESTED = S.Dict(pos=S.Box(-1, 1, (2,)), rest=S.Tuple([S.Discrete(3), S.MultiBinary(2)]))
@@ -404,3 +406,74 @@ def test_a_newer_version_may_take_what_the_caller_gives_already(versions, protoc
         publish(S.Box(-1, 1, (6,)))
         assert client.compute_single_action(np.zeros(6))[0] in (0, 1, 2)
         assert client.version == 2
+
+
+# Views of earlier steps.
+
+LOOKING_BACK = {
+    "frames": (NESTED, THREE, {"num_framestacks": 3}),
+    "windows": (
+        OBS,
+        S.Dict(go=THREE, by=S.Box(-2, 5, (2,))),
+        {
+            "use_attention": True,
+            "attention_memory_inference": 3,
+            "attention_use_n_prev_actions": 2,
+            "attention_use_n_prev_rewards": 2,
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=LOOKING_BACK)
+def looking_back(request, tmp_path_factory):
+    """What was exported of a policy that sees earlier steps, and a server of it."""
+    base = tmp_path_factory.mktemp("looking_back")
+    obs_space, action_space, model = LOOKING_BACK[request.param]
+    model = {"fcnet_hiddens": [8], "max_seq_len": 4, **model}
+    with small_policy("pg", obs_space, action_space, model=model) as policy:
+        lively(policy).export_model(base)
+    server = StandInServer(base)
+    yield base, server
+    server.close()
+
+
+def test_what_is_seen_of_earlier_steps_is_given_from_a_history(looking_back, protocol):
+    base, server = looking_back
+    with load_policy(base) as served:
+        spaces = served.observation_space, served.action_space
+        with connect(
+            server, protocol, observation_space=spaces[0], action_space=spaces[1]
+        ) as client:
+            history = History(served.view_requirements, num_envs=2, blanks=served.blanks)
+            states = None
+            for step in range(5):
+                history.append({"obs": sample_rows(spaces[0], 2, step)})
+                columns = {
+                    name: value
+                    for name, value in history.views().items()
+                    if not name.startswith("state_in_")
+                }
+                given = {f"state_in_{index}": state for index, state in enumerate(states or [])}
+                actions, states, extras = served.compute_actions_from_input_dict(
+                    {**columns, **given}
+                )
+                found = client.compute_actions_from_input_dict(columns, sessions=["a", "b"])
+                np.testing.assert_allclose(
+                    found[2]["action_logp"], extras["action_logp"], rtol=1e-5, atol=1e-6
+                )
+                history.append({"actions": actions, "rewards": np.ones(2, np.float32)})
+        with pytest.raises(KeyError, match="needs the column 'prev_n_.*History"):
+            with connect(
+                server, protocol, observation_space=spaces[0], action_space=spaces[1]
+            ) as client:
+                client.compute_actions(sample_rows(spaces[0], 2, 0))
+
+
+def test_inputs_that_do_not_tell_the_observation_need_its_space(looking_back, protocol):
+    base, server = looking_back
+    with load_policy(base) as served:
+        if "obs" in served._graph.signatures["serving_default"].inputs:
+            return
+    with pytest.raises(SignatureError, match="`observation_space` must be given, .*prev_n_obs"):
+        connect(server, protocol)

@@ -178,6 +178,23 @@ class PolicyClient:
         _check_no_state(state_batches)
         return self._step(list(sessions), feeds, explore)
 
+    def compute_actions_from_input_dict(
+        self,
+        input_dict: Mapping[str, Any],
+        explore: bool | None = False,
+        timestep: int | None = None,
+        episodes: Any = None,
+        *,
+        sessions: Sequence[Hashable] | None = None,
+    ) -> Acted:
+        """Like `compute_actions`, with columns by name, such as a `History` gives."""
+        further = {name: value for name, value in input_dict.items() if name != "obs"}
+        if "obs" not in input_dict:
+            raise KeyError(f"Acting needs the column 'obs', got: {', '.join(input_dict)}.")
+        return self.compute_actions(
+            input_dict["obs"], explore=explore, sessions=sessions, **further
+        )
+
     def compute_single_action(
         self,
         obs: Any,
