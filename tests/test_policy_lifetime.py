@@ -257,6 +257,41 @@ def test_keras_models_of_the_user_work_before_and_after_a_policy(policy):  # f11
     assert_equal(policy.compute_actions(x, explore=False), expected)
 
 
+class Summed(tf_keras.Model):
+    """A model of the user's own class."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.lstm = tf_keras.layers.Dense(2), tf_keras.layers.LSTM(2)
+
+    def call(self, x):
+        return self.dense(x) + self.lstm(x[:, None])
+
+
+def test_keras_models_that_the_user_made_before_a_policy_go_on(tmp_path):  # f11
+    x = np.ones((2, 4), np.float32)
+    inputs = tf_keras.Input((4,))
+    models = [
+        tf_keras.Model(inputs, tf_keras.layers.Dense(2)(inputs)),
+        tf_keras.Sequential([tf_keras.layers.Dense(2, input_shape=(4,))]),
+        Summed(),
+    ]
+    expected = [np.asarray(model(x)) for model in models]
+    with Regression(OBS, THREE, {"model": TINY, "seed": 3}) as policy:
+        policy.export_model_to_h5(tmp_path / "w.h5")
+        policy.import_model_from_h5(tmp_path / "w.h5")
+        policy.learn_on_batch(regression_batch(8))
+        for model, outputs in zip(models, expected, strict=True):
+            np.testing.assert_allclose(model(x), outputs, rtol=1e-6)
+            model.compile("sgd", "mse")
+            model.fit(x, np.zeros((2, 2)), verbose=0)
+        # A policy is built after eager models were made, and before that.
+        with Regression(OBS, THREE, {"model": TINY, "seed": 3}) as second:
+            second.learn_on_batch(regression_batch(8))
+            assert_equal(second.get_weights(), policy.get_weights())
+        policy.export_model(tmp_path)
+
+
 def test_the_precision_that_the_user_sets_for_keras_does_not_reach_a_policy():  # f11
     before = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy("mixed_float16")

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfpolicy.config import PolicyConfig
 from tfpolicy.export.columns import EnvironmentColumns, environment_specs, input_names
 from tfpolicy.graph.inputs import ActingInputs
+from tfpolicy.graph.keras_classes import building_in
 from tfpolicy.graph.network import Network, build_network
 from tfpolicy.graph.session import GraphSession, check_values, variable_names
 from tfpolicy.models import ModelOutput
@@ -154,7 +155,8 @@ def weight_shapes(
     observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig
 ) -> dict[str, tuple[int, ...]]:
     """The shapes by name of the weights that `build_inference` takes; same arguments."""
-    with tf.Graph().as_default() as graph:
+    graph = tf.Graph()
+    with building_in(graph):
         build_network(observation_space, action_space, config, seed=0)
         variables = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
     shapes = [tuple(variable.shape.as_list()) for variable in variables]

@@ -23,6 +23,7 @@ from tfpolicy.export.matching import match_weights
 from tfpolicy.export.moments import import_moments, split_moments
 from tfpolicy.export.report import ImportReport
 from tfpolicy.graph.acting import single_steps
+from tfpolicy.graph.keras_classes import building_in
 from tfpolicy.graph.network import build_network
 from tfpolicy.graph.placeholders import LazyColumns, batch_placeholder
 from tfpolicy.graph.session import variable_names
@@ -167,7 +168,8 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 def _layout(observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig) -> _Layout:
     # A network of its own: that of the policy is in a graph that is closed.
-    with tf.Graph().as_default() as graph:
+    graph = tf.Graph()
+    with building_in(graph):
         model = _built_model(observation_space, action_space, config)
         variables = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         names = list(split_moments(dict.fromkeys(variable_names(variables)))[0])

@@ -28,6 +28,7 @@ from tfpolicy.config import ModelConfig, PolicyConfig
 from tfpolicy.export.matching import WeightMatch, match_weights
 from tfpolicy.export.report import ImportReport
 from tfpolicy.export.rllib_files import read_rllib
+from tfpolicy.graph.keras_classes import building_in
 from tfpolicy.graph.network import build_network
 from tfpolicy.models.complex_input import ComplexEncoder
 from tfpolicy.models.convolutional import ImageEncoder
@@ -184,7 +185,7 @@ def _network_space(
     observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig
 ) -> gym.Space:
     """What the network observes, which is without the mask of actions if there is one."""
-    with tf.Graph().as_default():
+    with building_in(tf.Graph()):
         model = build_network(observation_space, action_space, config, seed=0).model
     while isinstance(model, ObservationWrapper):
         model = model.inner

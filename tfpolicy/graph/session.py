@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 
+from tfpolicy.graph.keras_classes import building_in
+
 _CLOSED = "This policy was closed; build or restore a new one."
 _FORKED = (
     "This policy's TensorFlow session belongs to the process that built it, and this is a fork of "
@@ -78,7 +80,7 @@ class GraphSession:
     def building(self) -> Iterator[None]:
         """Makes this graph and session the default ones; Keras needs both."""
         self.check_usable()
-        with self.graph.as_default(), self.session.as_default():
+        with building_in(self.graph), self.session.as_default():
             yield
 
     def check_usable(self) -> None:
