@@ -40,6 +40,7 @@ class Learning:
         dist_class: Its action distribution.
         devices: One for each tower.
         specs: The columns that the loss may read.
+        repeats: For views of which one value is seen for several rows, for how many.
         observation_filter: The model itself, if it normalizes observations.
 
     Attributes:
@@ -58,6 +59,7 @@ class Learning:
         dist_class: ActionDistribution,
         devices: Sequence[str | None],
         specs: Mapping[str, ColumnSpec],
+        repeats: Mapping[str, int],
         observation_filter: Filtered | None = None,
     ):
         self._hooks, self._model, self._dist_class = hooks, model, dist_class
@@ -70,7 +72,8 @@ class Learning:
         trainable = get(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
         self.trainable_names = variable_names(trainable)
         states = [f"state_in_{index}" for index in range(len(model.initial_state()))]
-        max_seq_len = config.model.max_seq_len if states else None
+        has_sequences = states or not repeats.keys().isdisjoint(model.view_requirements())
+        max_seq_len = config.model.max_seq_len if has_sequences else None
         self._burn_in = config.model.burn_in if states else 0
         if self._burn_in:
             specs = {**specs, "burn_in": tf.TensorSpec([], tf.bool)}
@@ -80,7 +83,10 @@ class Learning:
             optimizer = hooks.optimizer(self.coefficients["lr"].read_value)
             reads = columns_read(self._tower_loss, specs, self.coefficients, max_seq_len)
             self.reads = [*reads, *states]
-            self.layout = TrainLayout({name: specs[name] for name in self.reads}, max_seq_len)
+            repeated = {name: repeats[name] for name in reads if name in repeats}
+            _check_repeats(repeated, max_seq_len)
+            read_specs = {name: specs[name] for name in self.reads}
+            self.layout = TrainLayout(read_specs, max_seq_len, repeated)
             towers = [
                 Tower(
                     device,
@@ -232,7 +238,9 @@ class Learning:
         batch = self._hooks.prepare_train_batch(batch)
         columns: Mapping[str, Any] = batch
         if self.layout.max_seq_len is not None:
-            columns = padded_sequences(batch, self.layout.max_seq_len, self._burn_in)
+            columns = padded_sequences(
+                batch, self.layout.max_seq_len, self._burn_in, self.layout.per_sequence
+            )
         leaves = self.layout.leaves(columns)
         self._check_discrete(batch)
         if SampleBatch.OBS in self.layout.specs:
@@ -287,3 +295,19 @@ class Learning:
             "num_rows": num_rows,
             "num_rows_dropped": num_dropped,
         }
+
+
+def _check_repeats(repeats: Mapping[str, int], max_seq_len: int | None) -> None:
+    """Refuses views of which one value is to be seen for rows that do not stay together."""
+    for name, repeat in repeats.items():
+        if max_seq_len is None:
+            raise ValueError(
+                f"`{name}`: `batch_repeat_value` {repeat} is for networks that learn from "
+                f"sequences, with a state or with such a view of their own; here rows are learned "
+                f"from one by one."
+            )
+        if repeat != max_seq_len:
+            raise ValueError(
+                f"`{name}`: `batch_repeat_value` must be 1 or `max_seq_len` ({max_seq_len}), so "
+                f"that each sequence has one value, got {repeat}."
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,10 @@ def pad(column: Column, seq_lens: Any, max_seq_len: int) -> Column:
 
 
 def padded_sequences(
-    batch: Mapping[str, Any], max_seq_len: int, burn_in: int = 0
+    batch: Mapping[str, Any],
+    max_seq_len: int,
+    burn_in: int = 0,
+    per_sequence: Collection[str] = (),
 ) -> dict[str, Column]:
     """Cuts a batch into sequences and pads them for a recurrent model.
 
@@ -149,6 +152,7 @@ def padded_sequences(
             state, none if it is missing.
         max_seq_len: `T`, the length of every padded sequence.
         burn_in: How many rows of a sequence warm up the state, if others of its episode precede.
+        per_sequence: As in `pad_batch`.
 
     Returns:
         As `pad_batch`; with `burn_in` also the column `burn_in` `[S * T]` bool.
@@ -167,19 +171,22 @@ def padded_sequences(
         columns.update(seq_lens=seq_lens, burn_in=warms_up)
     else:
         columns["seq_lens"] = sequence_lengths(sequence_ends(batch), max_seq_len)
-    return pad_batch(columns, max_seq_len)
+    return pad_batch(columns, max_seq_len, per_sequence)
 
 
-def pad_batch(batch: Mapping[str, Any], max_seq_len: int) -> dict[str, Column]:
+def pad_batch(
+    batch: Mapping[str, Any], max_seq_len: int, per_sequence: Collection[str] = ()
+) -> dict[str, Column]:
     """Pads a batch that has `seq_lens` for a recurrent model.
 
     Args:
         batch: Columns `[B, ...]` and `seq_lens` `[S]`; a plain dict will do.
         max_seq_len: `T`, the length of every padded sequence.
+        per_sequence: Columns of which a sequence has one value, as it has of states.
 
     Returns:
-        Padded columns `[S * T, ...]`; `seq_lens` `[S]` int32; and of every `state_in_i` the first
-        row of each sequence, `[S, ...]`: where the model starts.
+        Padded columns `[S * T, ...]`; `seq_lens` `[S]` int32; and of every `state_in_i` and column
+        in `per_sequence` the first row of each sequence, `[S, ...]`: where the model starts.
 
     Raises:
         KeyError: If there is no `seq_lens`.
@@ -201,7 +208,7 @@ def pad_batch(batch: Mapping[str, Any], max_seq_len: int) -> dict[str, Column]:
                 f"Column `{name}`: expected {seq_lens.sum()} rows, the sum of `seq_lens`, "
                 f"got {rows}."
             )
-        if name.startswith("state_in_"):
+        if name.startswith("state_in_") or name in per_sequence:
             padded[name] = select(column, starts)
         else:
             padded[name] = map_column(lambda leaf: _scatter(leaf, valid), column)

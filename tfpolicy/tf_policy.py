@@ -772,6 +772,7 @@ class TFPolicy(PolicyHooks, Policy):
             self.dist_class,
             self._devices,
             trained_specs(self._views, batch),
+            {k: v.batch_repeat_value for k, v in self._views.items() if v.batch_repeat_value > 1},
             self._observation_filter,
         )
         self._state, self.coefficients = self._learning.state, self._learning.coefficients

@@ -29,6 +29,8 @@ class ViewRequirement:
             `"from:to"` or `"from:to:step"` with both ends included: all those steps, on a new axis
             after that of time. `"-3:0"` is the last four steps, `1` the next one.
         batch_repeat_value: In training, one value is seen for that many rows, that of the first.
+            Policies take 1 or, of networks that learn from sequences, `max_seq_len`: then there is
+            one row for each sequence, [S, ...], that of its first step. To act, every row has one.
         used_for_compute_actions: Whether the view is needed to act.
         used_for_training: Whether the view is needed to learn.
         as_mask: Whether what is seen is not the values themselves, but which of them are data

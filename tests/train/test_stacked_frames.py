@@ -54,10 +54,13 @@ class Walk(gym.Env):
 
 
 gym.register("Walk-v0", entry_point=Walk)
-MODELS = {
-    "fully connected": {},
-    "lstm": {"use_lstm": True, "lstm_cell_size": 4, "lstm_use_prev_action": True},
-    "attention": {"use_attention": True, "attention_dim": 4, "attention_head_dim": 4},
+LSTM = {"use_lstm": True, "lstm_cell_size": 4, "lstm_use_prev_action": True}
+ATTENTION = {"use_attention": True, "attention_dim": 4, "attention_head_dim": 4}
+CONFIGS = {
+    "fully connected": {"model": {}},
+    "normalized": {"model": {}, "observation_filter": "MeanStdFilter"},
+    "lstm": {"model": LSTM},
+    "attention": {"model": ATTENTION},
 }
 
 
@@ -66,16 +69,20 @@ def masked(request):
     return request.param
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=CONFIGS)
 def policy(request, masked):
     env = Walk(masked)
+    config = {"seed": 1, "gamma": 0.5, "train_batch_size": 48, "sgd_minibatch_size": 16}
+    config.update(CONFIGS[request.param])
     model = {"fcnet_hiddens": [8], "num_framestacks": FRAMES, "max_seq_len": 4}
-    config = {"seed": 1, "model": {**model, **MODELS[request.param]}, "gamma": 0.5}
-    config.update(train_batch_size=48, sgd_minibatch_size=16, num_sgd_iter=2)
+    config["model"] = {**model, **config["model"]}
     with policy_class("ppo")(env.observation_space, env.action_space, config) as built:
         rng = np.random.default_rng(7)
-        weights = built.get_weights().items()
-        built.set_weights({name: w + rng.normal(0, 0.5, w.shape) for name, w in weights})
+        weights = built.get_weights()
+        for name, weight in weights.items():
+            is_count = name.endswith("/count")
+            weights[name] = np.int64(9) if is_count else weight + rng.uniform(0, 1, weight.shape)
+        built.set_weights(weights)
         yield built
 
 

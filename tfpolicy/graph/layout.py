@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,16 @@ class TrainLayout:
     Args:
         specs: The columns that learning reads, with specs of one row.
         max_seq_len: Length of the padded sequences; `None` for rows.
+        per_sequence: Columns of which a sequence has one value, beside `seq_lens` and the states.
     """
 
-    def __init__(self, specs: Mapping[str, ColumnSpec], max_seq_len: int | None = None):
+    def __init__(
+        self,
+        specs: Mapping[str, ColumnSpec],
+        max_seq_len: int | None = None,
+        per_sequence: Collection[str] = (),
+    ):
+        self.per_sequence = frozenset(per_sequence)
         self.specs = dict(sorted(specs.items()))
         self.max_seq_len = max_seq_len
         self.rows_per_unit = max_seq_len or 1
@@ -46,7 +53,7 @@ class TrainLayout:
             return self._row_specs
         return [
             spec
-            if _per_sequence(name)
+            if self._is_per_sequence(name)
             else tf.TensorSpec([self.max_seq_len, *spec.shape], spec.dtype)
             for name, spec in zip(self._leaf_names, self._row_specs, strict=True)
         ]
@@ -60,8 +67,8 @@ class TrainLayout:
         """Takes the columns that learning reads out of a batch and checks them.
 
         Args:
-            batch: Columns [B, ...]; B is U * T, and `seq_lens` and the states are [U, ...], if
-                there are sequences.
+            batch: Columns [B, ...]; B is U * T, and `seq_lens`, the states and `per_sequence` are
+                [U, ...], if there are sequences.
 
         Raises:
             KeyError: A column is missing.
@@ -109,12 +116,15 @@ class TrainLayout:
         if self.max_seq_len is None:
             return list(leaves)
         return [
-            leaf if _per_sequence(name) else tf.reshape(leaf, [-1, *spec.shape])
+            leaf if self._is_per_sequence(name) else tf.reshape(leaf, [-1, *spec.shape])
             for name, leaf, spec in zip(self._leaf_names, leaves, self._row_specs, strict=True)
         ]
 
+    def _is_per_sequence(self, name: str) -> bool:
+        return name in self.per_sequence or _PER_SEQUENCE.fullmatch(name) is not None
+
     def _as_units(self, name: str, leaf: np.ndarray) -> np.ndarray:
-        if self.max_seq_len is None or _per_sequence(name):
+        if self.max_seq_len is None or self._is_per_sequence(name):
             return leaf
         return leaf.reshape(-1, self.max_seq_len, *leaf.shape[1:])
 
@@ -137,10 +147,6 @@ def column_leaves(name: str, value: Any, spec: ColumnSpec) -> list[np.ndarray]:
         raise ValueError(f"Column `{name}`: expected the structure {spec}: {error}") from None
     pairs = zip(tf.nest.flatten(value), tf.nest.flatten(spec), strict=True)
     return [_checked(name, leaf, leaf_spec) for leaf, leaf_spec in pairs]
-
-
-def _per_sequence(name: str) -> bool:
-    return _PER_SEQUENCE.fullmatch(name) is not None
 
 
 def _with_free_batch(spec: tf.TensorSpec) -> tf.TensorSpec:

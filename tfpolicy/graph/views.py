@@ -76,6 +76,7 @@ def offered_views(views: Mapping[str, ViewRequirement]) -> dict[str, ViewRequire
                     offered_view,
                     data_col=view.data_col or name,
                     shift=[offset + 1 for offset in view.offsets if offset < -1],
+                    batch_repeat_value=1,
                     used_for_compute_actions=False,
                 )
     return {**offered, **views}
@@ -160,7 +161,9 @@ def dummy_trajectory(
         if name == "new_obs" and view.space is not None:
             columns[name] = sample_rows(view.space, num_rows, seed)
         elif (view.data_col or name) in columns:
-            columns[name] = view.apply(columns[view.data_col or name])
+            # Batches have one value a row; who takes one a sequence drops the others.
+            single = dataclasses.replace(view, batch_repeat_value=1)
+            columns[name] = single.apply(columns[view.data_col or name])
     return columns
 
 

@@ -65,9 +65,11 @@ class Model(abc.ABC):
         """Builds the forward pass.
 
         Args:
-            columns: Tensors [B, ...] by column name. A recurrent model also reads `state_in_i`
-                [S, ...], `seq_lens` [S] int32 and `max_seq_len`, the plain int T; B is then S * T,
-                each sequence padded to T. While acting T is 1: such a model needs no loop there.
+            columns: Tensors [B, ...] by column name. A model that learns from sequences also reads
+                `seq_lens` [S] int32 and `max_seq_len`, the plain int T; B is then S * T, each
+                sequence padded to T. Such is a model with states `state_in_i` [S, ...], or with a
+                view whose `batch_repeat_value` is `max_seq_len`, [S, ...]. While acting T is 1: no
+                loop is needed there.
         """
 
     def initial_state(self) -> list[np.ndarray]:
