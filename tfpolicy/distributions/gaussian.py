@@ -85,8 +85,11 @@ class DiagGaussian(Family[gym.spaces.Box]):
 
     def _log_densities(self, x: tf.Tensor) -> tf.Tensor:
         """Of each dimension, [B, D]."""
+        if x is self._mean:
+            # The mode, at each greedy step: 0 / σ is 0, whereas a NaN must stay one.
+            return (x - self._mean) - (self._log_std + _LOG_SQRT_2PI)
         z = (x - self._mean) / self._std
-        return -0.5 * tf.square(z) - self._log_std - _LOG_SQRT_2PI
+        return -0.5 * tf.square(z) - (self._log_std + _LOG_SQRT_2PI)
 
 
 class SquashedGaussian(DiagGaussian):
