@@ -60,10 +60,12 @@ def test_there_is_a_record_of_one_row_for_every_signature(exported):
             assert shape == [1, *expected[1:]]
 
 
-def test_the_records_replay(exported):
+def test_the_records_replay(exported):  # a27, a30
     _, version = exported
     model = tf.saved_model.load(str(version))
-    for name, request in records(version).items():
+    found = records(version)
+    assert found.keys() == set(model.signatures)
+    for name, request in found.items():
         inputs = {k: tf.constant(tf.make_ndarray(v)) for k, v in request.inputs.items()}
         outputs = model.signatures[name](**inputs)
         assert all(np.isfinite(value).all() and len(value) == 1 for value in outputs.values())
