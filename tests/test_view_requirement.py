@@ -169,6 +169,22 @@ def test_shifted_view_shares_no_memory_with_the_column():
     assert not np.shares_memory(ViewRequirement(shift=1).apply(COLUMN), COLUMN)
 
 
+@pytest.mark.parametrize(
+    ("name", "view", "is_past"),
+    [
+        ("obs", ViewRequirement(), True),
+        ("frames", ViewRequirement("obs", shift="-3:0"), True),
+        ("frames", ViewRequirement("obs", shift="-3:1"), False),
+        ("last", ViewRequirement("actions", shift=-1), True),
+        ("last", ViewRequirement("actions", shift="-1:0"), False),
+        ("rewards", ViewRequirement(shift=[-2, -1]), True),
+        ("rewards", ViewRequirement(), False),
+    ],
+)
+def test_before_a_step_is_acted_on_its_observation_is_known_and_nothing_else(name, view, is_past):
+    assert view.is_past(name) is is_past
+
+
 def test_equal_requirements_compare_equal():
     assert ViewRequirement("obs", shift="-3:0") == ViewRequirement("obs", shift="-3:0")
     assert ViewRequirement("obs", shift="-3:0") != ViewRequirement("obs", shift="-2:0")

@@ -219,6 +219,34 @@ def test_model_reads_windows_while_acting_and_while_learning():
             policy.compute_actions(batch["obs"], stak=batch["stack"])
 
 
+def test_action_at_hand_is_there_for_losses_of_a_network_but_not_to_act():
+    class Imitating(Model):
+        acts_on_it = False
+
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.scale = tf.compat.v1.get_variable("scale", initializer=1.0, use_resource=True)
+
+        def view_requirements(self):
+            return {"acts": ViewRequirement("actions", shift="-1:0")}
+
+        def __call__(self, columns):
+            rows = columns["acts" if self.acts_on_it else "obs"][:, :1]
+            rows = tf.cast(rows, tf.float32) * self.scale
+            return ModelOutput(tf.tile(rows, [1, 3]), rows[:, 0])
+
+        def metrics(self, columns):
+            return {"newest": tf.cast(columns["acts"][:, 1], tf.float32)}
+
+    class Acting(Imitating):
+        acts_on_it = True
+
+    with A2CPolicy(OBS, THREE, {**CONFIG, "model": {"custom_model": Imitating}}) as policy:
+        assert acted(policy) == {"obs"} and "acts" in trained(policy)
+    with pytest.raises(KeyError, match="no column 'acts'"):
+        A2CPolicy(OBS, THREE, {**CONFIG, "model": {"custom_model": Acting}})
+
+
 # Postprocessing.
 
 

@@ -63,6 +63,13 @@ class ViewRequirement:
         """Whether the view has an axis for its offsets: the shift is a range or a sequence."""
         return not isinstance(self.shift, int | np.integer)
 
+    def is_past(self, name: str) -> bool:
+        """Whether all that the view called `name` sees is known before a step is acted on.
+
+        That is the observation up to the present step, and all else up to the step before.
+        """
+        return max(self.offsets) <= (0 if (self.data_col or name) == "obs" else -1)
+
     def apply(self, column: Column) -> Column:
         """Returns what is seen at each step of a trajectory of one episode.
 

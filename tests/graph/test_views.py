@@ -44,6 +44,9 @@ def acted(rows):
 def test_previous_steps_and_states_may_be_read_while_acting_and_nothing_ahead(views):
     views["ahead"] = ViewRequirement("obs", OBS, "-1:1")
     views["behind"] = ViewRequirement("actions", None, "-3:-1")
+    # The action at hand is what acting is to find out.
+    views["with_the_present"] = ViewRequirement("actions", None, "-3:0")
+    views["not_yet"] = ViewRequirement("rewards", None, 0)
     specs = acting_specs(views)
     assert specs == {
         "obs": {"x": tf.TensorSpec([2], F64), "image": tf.TensorSpec([3], U8)},
@@ -103,7 +106,7 @@ def test_views_that_leave_out_steps_are_offered_as_they_will_be_a_step_later(shi
 
 
 def test_a_view_for_acting_needs_a_space(views):
-    views["mystery"] = ViewRequirement("infos")
+    views["mystery"] = ViewRequirement("infos", shift=-1)
     with pytest.raises(ValueError, match="must have a space, got ViewRequirement"):
         acting_specs(views)
 

@@ -88,11 +88,11 @@ def leaves_out_steps(view: ViewRequirement) -> bool:
 
 
 def acting_specs(views: Mapping[str, ViewRequirement]) -> dict[str, ColumnSpec]:
-    """Specs of the columns that a model may read while acting: none may look ahead."""
+    """Specs of the columns that a model may read while acting: what is known then, or given."""
     return {
         name: view_spec(view, _data_spec(view, views))
         for name, view in views.items()
-        if view.used_for_compute_actions and max(view.offsets) <= 0
+        if view.used_for_compute_actions and (view.is_past(name) or _is_given(name, view))
     }
 
 
@@ -203,6 +203,11 @@ def used_views(
         for name, view in candidates.items()
         if name in acting or name in training or name in KEPT_COLUMNS
     }
+
+
+def _is_given(name: str, view: ViewRequirement) -> bool:
+    """Whether a view is a column of its own: that is up to who acts."""
+    return view.data_col in (None, name) and view.offsets == (0,)
 
 
 def _learning_view(data_col: str | None, space: gym.Space | None, shift: int = 0):

@@ -81,8 +81,7 @@ def _kind(name: str, view: ViewRequirement) -> str:
         return "next_obs"
     if data_col == name and view.offsets == (0,) and not view.is_window:
         return "column"
-    known_before_acting = 0 if data_col == SampleBatch.OBS else -1
-    return "past" if max(view.offsets) <= known_before_acting else "late"
+    return "past" if view.is_past(name) else "late"
 
 
 class ActingHistory:
