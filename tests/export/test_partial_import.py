@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 from small_policies import OBS, small_policy
 
-from tfpolicy.export.h5 import write_h5
+from tfpolicy.export.h5 import read_h5, write_h5
 from tfpolicy.models import Model, ModelOutput
 from tfpolicy.preprocessing import flatten_observation
 
@@ -277,6 +277,16 @@ def test_each_network_of_a_custom_model_has_its_name(library, form, tmp_path):  
         assert len(names) == 4 and all(name.startswith("critic/") for name in names)
         _, _, extras = policy.compute_actions(observations(), explore=False)
     np.testing.assert_allclose(extras["vf_preds"], values, atol=1e-6)
+
+
+def test_names_in_a_file_do_not_depend_on_what_was_built_before(tmp_path):  # b10
+    names = []
+    for path in (tmp_path / "first.h5", tmp_path / "second.h5"):
+        tf_keras.Sequential([tf_keras.layers.Dense(3), tf_keras.layers.Dense(2)])
+        with small_policy(model={"custom_model": ActorCritic}) as policy:
+            policy.export_model_to_h5(path)
+        names.append([name for _, weights in read_h5(path) for name, _ in weights])
+    assert names[0] == names[1] and len(names[0]) == 8
 
 
 def test_the_parts_of_a_keras_class_are_its_networks(tmp_path):  # b12
