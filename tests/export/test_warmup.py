@@ -71,12 +71,14 @@ def test_the_records_replay(exported):  # a27, a30
         assert all(np.isfinite(value).all() and len(value) == 1 for value in outputs.values())
 
 
+@pytest.mark.parametrize("exported", ["recurrent"], indirect=True)
 def test_two_exports_have_the_same_records(exported, tmp_path):
     policy, version = exported
     again = policy.export_model(tmp_path)
     assert (again / WARMUP_FILE).read_bytes() == (version / WARMUP_FILE).read_bytes()
 
 
+@pytest.mark.parametrize("exported", ["image"], indirect=True)
 def test_without_the_extra_a_version_has_none(exported, tmp_path, monkeypatch):
     policy, _ = exported
     monkeypatch.setitem(sys.modules, "tensorflow_serving", None)
