@@ -46,7 +46,8 @@ class Stop(BaseCallback):
 model = PPO(
     "MlpPolicy", env, seed=seed, learning_rate=%(lr)r, n_steps=%(fragment)d,
     batch_size=%(minibatch)d, n_epochs=%(epochs)d, gamma=%(gamma)r, gae_lambda=%(lambda)r,
-    clip_range=%(clip)r, ent_coef=%(entropy)r, vf_coef=%(vf)r, max_grad_norm=%(grad_clip)r, device="cpu",
+    clip_range=%(clip)r, ent_coef=%(entropy)r, vf_coef=%(vf)r,
+    max_grad_norm=%(grad_clip)r, device="cpu",
     policy_kwargs={"net_arch": %(hiddens)r},
 )
 stop = Stop()

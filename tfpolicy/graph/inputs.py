@@ -38,6 +38,12 @@ class ActingInputs:
         is_box = isinstance(observation_space, gym.spaces.Box)
         self._dtype = observation_space.dtype if is_box else np.dtype(object)
         self._shape = observation_space.shape
+        # Dtypes and shapes of those columns that are arrays.
+        self._as_given = {
+            name: (np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape))
+            for name, spec in self.specs.items()
+            if isinstance(spec, tf.TensorSpec)
+        }
 
     def feeds(
         self,
@@ -90,6 +96,11 @@ class ActingInputs:
         num_rows = len(leaves[0])
         for name, spec in self.specs.items():
             value = columns.get(name)
+            if type(value) is np.ndarray and value.shape[:1] == (num_rows,):
+                # As above: a state comes as the policy gave it.
+                if (value.dtype, value.shape[1:]) == self._as_given.get(name):
+                    leaves.append(value)
+                    continue
             if value is None and name in self._initial_state:
                 value = np.repeat(self._initial_state[name][None], num_rows, axis=0)
             elif value is None:
