@@ -90,6 +90,20 @@ def test_c16_towers_have_no_weights_of_their_own():
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_c20_minibatches_of_a_loaded_batch_take_nothing_from_the_host(num_gpus):
+    batches = [ppo_batch(8), ppo_batch(8)]
+    stats = []
+    for batch in batches:
+        with small_policy(num_gpus=num_gpus, fake_gpus=True, sgd_minibatch_size=4) as towers:
+            towers.load_batch_into_buffer(batch)
+            if batch is batches[1]:
+                for column in batch.values():
+                    column[...] = 0
+            stats.append(towers.learn_on_loaded_batch(offset=2)["learner_stats"])
+    assert stats[0] == stats[1]
+
+
 def test_d9_d11_states_reach_the_model_and_the_loss_of_a_custom_network():
     with small_policy(model={"fcnet_hiddens": [4], "custom_model": Recurrent}) as recurrent:
         assert {"state_in_0"} <= set(recurrent.view_requirements)

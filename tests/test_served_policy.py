@@ -77,7 +77,7 @@ def nested_batch(rows):
 # Acting.
 
 
-def test_it_acts_as_the_policy_does_on_single_observations(pair):
+def test_it_acts_as_the_policy_does_on_single_observations(pair):  # g24
     served, policy = pair
     for obs in nested_rows(10):
         expected, _, expected_extras = policy.compute_single_action(obs, explore=False)

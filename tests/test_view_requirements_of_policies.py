@@ -1,5 +1,7 @@
 """What a policy collects is what its model, its loss and its postprocessing really read."""
 
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from tfpolicy.policies.pg import PGPolicy
 from tfpolicy.policies.ppo import PPOPolicy
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.tf_policy import TFPolicy
+from tfpolicy.train.environments import Environments, make_vector_env
+from tfpolicy.train.rollout import Rollout
 from tfpolicy.view_requirement import ViewRequirement
 
 OBS = gym.spaces.Box(0.5, 1.5, (2,))
@@ -396,6 +400,26 @@ def test_infos_are_for_postprocessing_and_never_become_an_input():  # d14
         assert policy.learn_on_batch(batch)["learner_stats"]["lives"] == pytest.approx(2.0)
     with pytest.raises(KeyError, match="no column 'infos'"):
         probe("infos")
+
+
+@pytest.mark.parametrize("delete", [lambda b: b.pop("new_obs"), lambda b: b.__delitem__("new_obs")])
+def test_column_that_postprocessing_deletes_is_there_every_time_and_nobody_is_warned(delete):  # d17
+    def postprocess(self, sample_batch, other_agent_batches=None, episode=None):
+        batch = SampleBatch(sample_batch)
+        delete(batch)
+        return batch
+
+    env = make_vector_env("CartPole-v1", 2)
+    spaces = {"obs_space": env.single_observation_space, "action_space": env.single_action_space}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with probe("rewards", postprocess_trajectory=postprocess, **spaces) as policy:
+            rollout = Rollout(policy, Environments(env, seed=0))
+            for _ in range(3):
+                batch = rollout.sample(8)
+                assert "new_obs" not in batch and "new_obs" in policy.view_requirements
+                policy.learn_on_batch(batch)
+    env.close()
 
 
 # Mistakes.

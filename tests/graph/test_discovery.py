@@ -71,11 +71,13 @@ def written_copy(batch):
         (lambda b: list(b.items()), set(COLUMNS)),
         (lambda b: next(b.rows())["rewards"], set(COLUMNS)),
         (lambda b: concat_samples([b, b]), set(COLUMNS)),
+        (lambda b: b.__delitem__("rewards"), {"rewards"}),
+        (lambda b: SampleBatch(b).pop("rewards"), {"rewards"}),
     ],
     ids=[
         "item", "get", "nested", "dones", "written copy", "copy of a copy", "slice",
         "slice of a copy", "take", "copy", "timeslices", "episodes", "dict", "items", "rows",
-        "concat",
+        "concat", "del", "pop",
     ],
 )  # fmt: skip
 def test_reads_are_noted_from_a_batch_and_from_what_is_made_of_it(use, expected):

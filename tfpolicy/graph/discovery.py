@@ -59,6 +59,11 @@ class _RecordingColumns(dict):
         self._reads.add(name)
         return super().__getitem__(name)
 
+    def __delitem__(self, name: str) -> None:
+        # Who deletes a column expects that it is there.
+        self._reads.add(name)
+        super().__delitem__(name)
+
     def copy(self) -> _RecordingColumns:
         return _RecordingColumns(self, self._reads)
 
