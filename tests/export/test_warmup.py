@@ -21,7 +21,7 @@ CASES = {
         S.Dict(go=THREE, by=S.Box(-1, 1, (2,), np.float64)),
         {"use_lstm": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},
     ),
-    "attention": (OBS, THREE, {"use_attention": True, "attention_memory_inference": 3}),
+    "frames": (OBS, THREE, {"num_framestacks": 3}),
 }
 
 
