@@ -216,7 +216,7 @@ def test_it_ends_at_the_return_that_is_asked_for(tmp_path):
     assert int(_rows(tmp_path / "run")[-1]["episodes_total"]) >= 100
 
 
-def test_what_was_exported_acts_like_the_checkpoint_it_came_from(run, exported):
+def test_what_was_exported_acts_like_the_checkpoint_it_came_from(run, exported):  # g24
     printed = [
         _run("evaluate", path, "CartPole-v1", "--episodes=3").stdout
         for path in (

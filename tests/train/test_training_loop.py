@@ -215,3 +215,18 @@ def test_dict_observations_and_box_actions_are_trained_on():
     nested = _trainer("Nested-v0")
     assert all(map(math.isfinite, nested.train_iteration()["learner_stats"].values()))
     nested.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_assigned_weights_act_in_every_environment_at_once(mode):  # g21
+    trainer = _trainer(env="Counting-v0", mode=mode, algo="pg")
+    try:
+        weights = trainer.policy.get_weights()
+        for action in (1, 3):
+            certain = {name: np.zeros_like(value) for name, value in weights.items()}
+            certain["fc_out/bias"][action] = 100.0
+            trainer.policy.set_weights(certain)
+            batch, _ = trainer._sample_train_batch()
+            assert set(batch["actions"]) == {action}
+    finally:
+        trainer.close()

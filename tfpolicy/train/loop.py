@@ -25,6 +25,9 @@ from tfpolicy.train.rollout import Rollout
 class Trainer:
     """Trains a policy in vector environments, one train batch per iteration.
 
+    There is one set of weights, also where environments run in processes of their own: what
+    `policy.set_weights` assigns acts from the next step on.
+
     Args:
         policy: What learns. Its config says how many rows make a train batch
             (`train_batch_size`), in fragments of how many steps (`rollout_fragment_length`; `None`:
