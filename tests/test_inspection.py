@@ -10,7 +10,9 @@ from ruamel.yaml import YAML
 
 from tfpolicy.export.h5 import write_h5
 from tfpolicy.inspection import describe, env_config, inspect
+from tfpolicy.models import FullyConnected
 from tfpolicy.policies import policy_class
+from tfpolicy.view_requirement import ViewRequirement
 
 OBSERVATIONS = spaces.Dict(image=spaces.Box(0, 255, (2, 3), np.uint8), speed=spaces.Discrete(4))
 ACTIONS = spaces.Box(np.float32([-1, -math.inf]), np.float32([3, math.inf]))
@@ -41,6 +43,36 @@ def test_a_saved_model_tells_signatures_spaces_weights_and_versions(policy, tmp_
     assert found["versions"]["tensorflow"] == tf.__version__
     assert found["config"]["model"]["fcnet_hiddens"] == [5]
     assert env_config(tmp_path) == {"gravity": 3}
+
+
+def test_a_saved_model_tells_which_steps_its_inputs_show(tmp_path):
+    class Looking(FullyConnected):
+        def view_requirements(self):
+            return {"acts": ViewRequirement("actions", shift=[-3, -1])}
+
+        def __call__(self, columns):
+            output = super().__call__(columns)
+            acts, known = (
+                tf.reduce_sum(tf.cast(leaf, tf.float32), axis=list(range(1, leaf.shape.rank)))
+                for leaf in (columns["acts"], columns["acts_valid"])
+            )
+            return output._replace(dist_inputs=output.dist_inputs + (acts * known)[:, None])
+
+    model = {"custom_model": Looking, "num_framestacks": 4, "fcnet_hiddens": [4]}
+    with policy_class("pg")(spaces.Discrete(3), ACTIONS, {"model": model}) as policy:
+        policy.export_model(tmp_path)
+    found = inspect(tmp_path)
+    assert found["views"] == {
+        "acts": "actions at [-3, -1]",
+        "acts_valid": "mask of actions at [-3, -1]",
+        "prev_n_obs": "obs at -3:0",
+    }
+    inputs = found["signatures"]["serving_default"]["inputs"]
+    assert inputs == {
+        "acts": "float32 [B, 2, 2]",
+        "acts_valid": "bool [B, 2]",
+        "prev_n_obs": "int64 [B, 4]",
+    }
 
 
 def test_a_checkpoint_tells_the_same(policy, tmp_path):

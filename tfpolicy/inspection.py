@@ -88,11 +88,12 @@ def _policy_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _saved_model(path: Path) -> dict[str, Any]:
-    description = None
+    description, views = None, {}
     if (path / METADATA_FILE).exists():  # A SavedModel of somebody else's can be looked at, too.
         metadata = read_metadata(path)
         check_folder(path)
         description = PolicyDescription.from_json(metadata, path)
+        views = {name: _view_text(name, view) for name, view in metadata["views"].items()}
     model = saved_model_pb2.SavedModel()
     try:
         model.ParseFromString((path / MODEL_FILE).read_bytes())
@@ -112,6 +113,7 @@ def _saved_model(path: Path) -> dict[str, Any]:
             for name, signature in sorted(graph.signature_def.items())
             if not name.startswith("__")  # Not to be called, such as the operation of loading.
         },
+        "views": views,
         "weights": {
             name: f"{variables.get_variable_to_dtype_map()[name].name} {shape}"
             for name, shape in sorted(variables.get_variable_to_shape_map().items())
@@ -119,6 +121,12 @@ def _saved_model(path: Path) -> dict[str, Any]:
         },
         "config": dict(description.config) if description else None,
     }
+
+
+def _view_text(name: str, view: Mapping[str, Any]) -> str:
+    """Which steps of which column an input shows, as "obs at -3:0"."""
+    text = f"{view['data_col'] or name} at {view['shift']}"
+    return f"mask of {text}" if view["as_mask"] else text
 
 
 def _policy(description: PolicyDescription) -> dict[str, Any]:
