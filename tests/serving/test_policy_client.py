@@ -303,10 +303,13 @@ def test_arguments_are_checked_before_anybody_is_asked(arguments, error, message
         PolicyClient("nobody.invalid:1", "model", **arguments)
 
 
-@pytest.mark.parametrize("address", ["", "http://", "http://a b"])
-def test_an_address_must_be_one(address):
-    with pytest.raises(ValueError, match="address|parse|URL"):
-        PolicyClient(address, "model", protocol="rest")
+@pytest.mark.parametrize(
+    ("address", "protocol"),
+    [("", "rest"), ("http://", "rest"), ("a:99999", "rest"), ("http://localhost:8501", "grpc")],
+)
+def test_an_address_must_be_one(address, protocol):
+    with pytest.raises(ValueError, match="address|parse"):
+        PolicyClient(address, "model", protocol=protocol)
 
 
 @pytest.mark.parametrize(

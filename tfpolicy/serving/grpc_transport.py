@@ -62,6 +62,8 @@ class GrpcTransport(Transport):
         headers: Mapping[str, str] | None = None,
     ):
         super().__init__(address, model)
+        if address.startswith(("http://", "https://")):
+            raise ValueError(f'`address`: expected "host:port" for gRPC, got {address!r}.')
         # gRPC knows only lower case.
         metadata = [(key.lower(), value) for key, value in (headers or {}).items()]
         self._arguments = {"timeout": timeout, "metadata": metadata}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import tenacity
 from tfpolicy.serving.errors import ServerUnavailableError
 from tfpolicy.serving.transport import Endpoint, ModelMetadata, Transport, Version
 
+_LOGGER = logging.getLogger(__name__)
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 
@@ -24,7 +26,7 @@ class RetryingTransport(Transport):
 
     Args:
         transport: Whom to ask; closed by `close`.
-        retry_for: Seconds after the first try from which on no more are made.
+        retry_for: Seconds after the first try within which the last one is made.
     """
 
     def __init__(self, transport: Transport, retry_for: float):
@@ -35,7 +37,8 @@ class RetryingTransport(Transport):
         self._retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(ServerUnavailableError),
             wait=tenacity.wait_random_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S),
-            stop=tenacity.stop_after_delay(retry_for),
+            stop=tenacity.stop_before_delay(retry_for),
+            before_sleep=self._say_once,
             reraise=True,
         )
 
@@ -59,6 +62,13 @@ class RetryingTransport(Transport):
             return self._retrying(self._ask_once, method, *arguments)
         except ServerUnavailableError as error:
             raise ServerUnavailableError(f"{error}; tried for {self._retry_for:g} s.") from error
+
+    def _say_once(self, state: tenacity.RetryCallState) -> None:
+        """Says why nothing happens, at the first failure of a call."""
+        if state.attempt_number == 1 and state.outcome is not None:
+            _LOGGER.warning(
+                "%s; asking again for %g s.", state.outcome.exception(), self._retry_for
+            )
 
     def _ask_once(self, method: Callable[..., Any], *arguments: Any) -> Any:
         if self._closed:
