@@ -175,6 +175,11 @@ class Learning:
             raise ValueError("This policy has no observation filter: `observation_filter` says so.")
         self._enter(update, {})
 
+    def release(self) -> None:
+        """Frees the memory of all that is loaded."""
+        for buffer in self.learner.buffers:
+            buffer.release()
+
     def num_loaded(self, buffer_index: int) -> int:
         """Rows per device, padding included."""
         return self._buffer(buffer_index).num_units * self.rows_per_unit

@@ -724,6 +724,8 @@ class TFPolicy(PolicyHooks, Policy):
 
     def close(self) -> None:
         """Frees session, graph and buffers; every later call raises."""
+        if self._graph_session.usable:
+            self._learning.release()
         self._graph_session.close()
 
     def __enter__(self) -> TFPolicy:

@@ -59,6 +59,9 @@ class DeviceBuffer:
         inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
         assigned = [v.assign(x).op for v, x in zip(variables, inputs, strict=True)]
         self._load = graph_session.callable(inputs, [], assigned)
+        self._empty = [
+            np.zeros([size or 0 for size in v.shape], v.dtype.as_numpy_dtype) for v in variables
+        ]
         graph_session.initialize(variables)
 
     def load(
@@ -92,6 +95,16 @@ class DeviceBuffer:
         self.num_units = kept // num_devices
         self.unit_rows = unit_rows[:kept].reshape(-1, num_devices).sum(axis=1)
         self.num_rows_dropped = int(unit_rows[kept:].sum())
+
+    def release(self) -> None:
+        """Frees the memory of what is loaded."""
+        if not self.num_units:
+            return
+        self.num_units = self.num_rows_dropped = 0
+        self.unit_rows = np.zeros(0, np.int64)
+        # TensorFlow lets go of NumPy's memory at the next call after the one that freed it.
+        for _ in range(2):
+            self._load(*self._empty)
 
     def read(self, tower: int) -> list[tf.Tensor]:
         """Tensors of the whole share of one tower."""

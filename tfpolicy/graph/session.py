@@ -76,6 +76,11 @@ class GraphSession:
         self.check_usable()
         return self._session
 
+    @property
+    def usable(self) -> bool:
+        """Whether it is neither closed nor that of another process."""
+        return self._refusal is None
+
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Makes this graph and session the default ones; Keras needs both."""
