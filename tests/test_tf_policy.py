@@ -1143,3 +1143,26 @@ def test_names_of_leaves_do_not_matter_to_states_of_equal_policies(policies):
         "fc_1/kernel", "fc_1/bias", "fc_out/kernel", "fc_out/bias", "fc_value_1/kernel",
         "fc_value_1/bias", "value_out/kernel", "value_out/bias",
     ]  # fmt: skip
+
+
+def test_only_the_extras_that_are_asked_for_are_computed():
+    with small_policy() as policy:
+        obs = ppo_batch(3)["obs"]
+        actions, states, every = policy.compute_actions(obs, explore=False)
+        assert set(every) == {"action_dist_inputs", "action_logp", "action_prob", "vf_preds"}
+        for names in [(), ("vf_preds",), ["action_prob", "action_logp"], ("action_dist_inputs",)]:
+            found, _, extras = policy.compute_actions(obs, explore=False, extra_fetches=names)
+            np.testing.assert_array_equal(found, actions)
+            assert set(extras) == set(names)
+            for name in names:
+                np.testing.assert_array_equal(extras[name], every[name])
+        action, _, extras = policy.compute_single_action(obs[1], explore=False, extra_fetches=())
+        assert (action, extras) == (actions[1], {})
+
+
+def test_an_extra_that_acting_does_not_give_is_named_and_no_seed_is_lost():
+    with small_policy() as policy:
+        before = policy.get_state()
+        with pytest.raises(KeyError, match="expected some of action_dist_inputs, .* got 'logits'"):
+            policy.compute_actions(ppo_batch(3)["obs"], extra_fetches=("vf_preds", "logits"))
+        assert policy.get_state()["random"] == before["random"]

@@ -99,6 +99,8 @@ class Actor:
         self._action_dtypes = [leaf.dtype.as_numpy_dtype for leaf in scored]
         self._check_numerics = check_numerics
         self._make_callable = graph_session.callable
+        # Sets of names that were found to be right.
+        self._known: set[tuple[str, ...]] = set()
         self._calls: dict[tuple[bool, tuple[str, ...] | None], _Call] = {}
         self.feeds, self._seed = feeds, seed
         self._greedy = [*tf.nest.flatten(greedy), greedy_logp]
@@ -125,10 +127,13 @@ class Actor:
             KeyError: Acting does not give one of them.
         """
         wanted = tuple(names)
+        if wanted in self._known:
+            return wanted
         for name in wanted:
             if name not in self.extra_names:
                 known = ", ".join(self.extra_names)
                 raise KeyError(f"`extra_fetches`: expected some of {known}, got {name!r}.")
+        self._known.add(wanted)
         return wanted
 
     def act(
