@@ -8,11 +8,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.python.client import pywrap_tf_session
 
 from tfpolicy.graph.keras_classes import building_in
 
@@ -66,7 +67,7 @@ class GraphSession:
         _SESSIONS.add(self)
         self._lock = threading.Lock()
         # What `callable` has made so far; each keeps the session alive.
-        self._runs: list[Callable[..., list[Any]] | None] = []
+        self._runs: list[SessionCallable | None] = []
         self._readers: dict[tuple[str, ...], Callable] = {}
         self._writers: dict[tuple[str, ...], Callable] = {}
 
@@ -125,7 +126,7 @@ class GraphSession:
                 # Optimizing a graph takes long, and few policies use every callable.
                 run = make_callable(self.session, feeds, fetches, targets, on_calling_thread)
                 runs[position] = run
-            return run(*values)
+            return run.function(run.session, run.handle, values, None)
 
         return call
 
@@ -224,27 +225,45 @@ def check_values(
         raise ValueError(f"The {what} do not fit; nothing was assigned. " + "; ".join(problems))
 
 
+class SessionCallable(NamedTuple):
+    """What `function(session, handle, values, None)` needs to run part of a graph on `values`.
+
+    Attributes:
+        function: Returns the list of what was fetched.
+        session: TensorFlow's own handle of the session.
+        handle: Says which part.
+        owner: Frees the part when nobody holds it any more, and keeps the session alive till then.
+    """
+
+    function: Callable[..., list[Any]]
+    session: Any
+    handle: Any
+    owner: Any
+
+
 def make_callable(
     session: tf.compat.v1.Session,
     feeds: Sequence[tf.Tensor],
     fetches: Sequence[tf.Tensor],
     targets: Sequence[tf.Operation] = (),
     on_calling_thread: bool = False,
-) -> Callable[..., list[Any]]:
+) -> SessionCallable:
     """The fastest callable that this TensorFlow offers.
 
     `_make_callable_from_options` is private, but has stood unchanged since TensorFlow 1.x and
-    Keras is built on it. The public way takes several times as long for a small graph.
+    Keras is built on it; what it makes only hands its arguments on to the function that is called
+    here without it. The public way takes several times as long for a small graph.
     """
     try:
-        from_options = session._make_callable_from_options
+        options = config_pb2.CallableOptions()
+        options.feed.extend(tensor.name for tensor in feeds)
+        options.fetch.extend(tensor.name for tensor in fetches)
+        options.target.extend(operation.name for operation in targets)
+        if on_calling_thread:
+            options.run_options.inter_op_thread_pool = -1
+        owner = session._make_callable_from_options(options)
+        function = pywrap_tf_session.TF_SessionRunCallable
+        return SessionCallable(function, session._session, owner._handle, owner)
     except AttributeError:
         run = session.make_callable([list(fetches), list(targets)], list(feeds))
-        return lambda *values: run(*values)[0]
-    options = config_pb2.CallableOptions()
-    options.feed.extend(tensor.name for tensor in feeds)
-    options.fetch.extend(tensor.name for tensor in fetches)
-    options.target.extend(operation.name for operation in targets)
-    if on_calling_thread:
-        options.run_options.inter_op_thread_pool = -1
-    return from_options(options)
+        return SessionCallable(lambda *call: run(*call[2])[0], None, None, run)
