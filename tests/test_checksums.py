@@ -69,9 +69,9 @@ def test_a_file_that_is_read_must_be_listed(folder, name):
         (None, "must list its checksums .* copied in part"),
         (b"", "assets.extra/tfpolicy.json` must be listed"),
         (b"\xff", "tfpolicy.sha256` is damaged"),
-        (b"hello\n", "it lists checksums and names, got 'hello'"),
-        (f"{hashlib.sha256(b'').hexdigest()}  ../x\n".encode(), "it lists checksums and names"),
-        (f"{hashlib.sha256(b'').hexdigest()}  /dev/null\n".encode(), "it lists checksums"),
+        (b"hello\n", "it must hold checksums and names, got 'hello'"),
+        (f"{hashlib.sha256(b'').hexdigest()}  ../x\n".encode(), "it must hold checksums and names"),
+        (f"{hashlib.sha256(b'').hexdigest()}  /dev/null\n".encode(), "it must hold checksums"),
     ],
 )
 def test_a_changed_list_is_named(folder, content, message):
