@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,13 +144,11 @@ class Outcome:
 
     timesteps: int
     mean: float
-    seconds: float
 
 
 def run(task: Task, network: Mapping[str, Any], seed: int, limit: int) -> Outcome:
     config = {**task.config, "model": network}
     spec = RunSpec(task.env, num_envs=16, seed=seed, config=config)
-    begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         training = Run.start(spec, Path(directory, "run"), Stop(limit, SOLVED * task.best))
         try:
@@ -162,17 +158,16 @@ def run(task: Task, network: Mapping[str, Any], seed: int, limit: int) -> Outcom
             timesteps = training.trainer.timesteps_total
         finally:
             training.close()
-    return Outcome(timesteps, mean, time.perf_counter() - begin)
+    return Outcome(timesteps, mean)
 
 
 def row(task: Task, network: str, outcomes: Sequence[Outcome]) -> str:
     solved = [outcome.mean >= SOLVED * task.best for outcome in outcomes]
     returns = ", ".join(f"{outcome.mean:.1f}" for outcome in outcomes)
     steps = ", ".join(f"{outcome.timesteps:,}" for outcome in outcomes)
-    seconds = statistics.median(outcome.seconds for outcome in outcomes)
     return (
         f"| {task.env} | {network} | {task.best:g} | {returns} | {steps} "
-        f"| {sum(solved)} of {len(solved)} | {seconds:.0f} s |"
+        f"| {sum(solved)} of {len(solved)} |"
     )
 
 
@@ -184,8 +179,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="steps of each run, if not the task's")
     arguments = parser.parse_args()
     lines = [
-        "| Task | Network | Possible return | Mean return | Steps | Solved | Time, median |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| Task | Network | Possible return | Mean return | Steps | Solved |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name in arguments.tasks:
         task = TASKS[name]
