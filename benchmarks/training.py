@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.interleave import print_table
 
 ENV, NUM_ENVS, TARGET, LIMIT = "CartPole-v1", 8, 475.0, 300_000
+CONFIG = {"model": {"fcnet_hiddens": [64, 64]}}
 
 # Runs in the other interpreter, which knows nothing of this package. Like `RunSpec` it takes the
 # mean over the last 100 episodes, looked at after each train batch.
@@ -63,7 +64,7 @@ def train(seed: int) -> dict[str, Any]:
     """One run of ours, from nothing to the target."""
     from tfpolicy.train.run import RunSpec
 
-    trainer = RunSpec(ENV, num_envs=NUM_ENVS, seed=seed).make_trainer()
+    trainer = RunSpec(ENV, num_envs=NUM_ENVS, seed=seed, config=CONFIG).make_trainer()
     begin = time.perf_counter()
     mean, compiling = 0.0, 0.0
     while trainer.timesteps_total < LIMIT and not mean >= TARGET:
@@ -99,9 +100,8 @@ def step_randomly(steps: int = 20_000) -> float:
 def settings() -> dict[str, Any]:
     """Our settings by the names that the peer's script has for them."""
     from tfpolicy.policies.ppo import PPOConfig
-    from tfpolicy.train.run import RunSpec
 
-    config = PPOConfig.from_dict(RunSpec(ENV).config)
+    config = PPOConfig.from_dict(CONFIG)
     return {
         "lr": config.lr,
         "fragment": config.train_batch_size // NUM_ENVS,
