@@ -56,24 +56,32 @@ class Walk(gym.Env):
 gym.register("Walk-v0", entry_point=Walk)
 LSTM = {"use_lstm": True, "lstm_cell_size": 4, "lstm_use_prev_action": True}
 ATTENTION = {"use_attention": True, "attention_dim": 4, "attention_head_dim": 4}
-CONFIGS = {
-    "fully connected": {"model": {}},
-    "normalized": {"model": {}, "observation_filter": "MeanStdFilter"},
-    "lstm": {"model": LSTM},
-    "attention": {"model": ATTENTION},
+# Whether actions are masked, and what else is set.
+CASES = {
+    "fully connected": (False, {"model": {}}),
+    "masked": (True, {"model": {}}),
+    "normalized, masked": (True, {"model": {}, "observation_filter": "MeanStdFilter"}),
+    "lstm": (False, {"model": LSTM}),
+    "lstm, masked": (True, {"model": LSTM}),
+    "attention, masked": (True, {"model": ATTENTION}),
 }
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["free", "masked"])
-def masked(request):
-    return request.param
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    return CASES[request.param]
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def policy(request, masked):
+@pytest.fixture(scope="module")
+def masked(case):
+    return case[0]
+
+
+@pytest.fixture(scope="module")
+def policy(case, masked):
     env = Walk(masked)
     config = {"seed": 1, "gamma": 0.5, "train_batch_size": 48, "sgd_minibatch_size": 16}
-    config.update(CONFIGS[request.param])
+    config.update(case[1])
     model = {"fcnet_hiddens": [8], "num_framestacks": FRAMES, "max_seq_len": 4}
     config["model"] = {**model, **config["model"]}
     with policy_class("ppo")(env.observation_space, env.action_space, config) as built:
