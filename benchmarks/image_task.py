@@ -24,7 +24,7 @@ import numpy as np
 from tfpolicy.train.run import RunSpec
 
 TABLE = Path(__file__).with_name("image_task.md")
-TARGET = 150.0
+TARGET = 100.0
 SIDE = 42
 CONFIG = {
     "train_batch_size": 1024,

@@ -15,30 +15,26 @@ import time
 from benchmarks.interleave import print_table
 
 # Each is run in a new process and prints its seconds and its peak memory as JSON.
-IMPORTS = "import tensorflow, tf_keras, tensorflow_probability"
 MEASURE = """
-import json, resource, time
+import json, resource, sys, time
 def report(**seconds):
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({**seconds, "peak": kib / 1024}))
 begin = time.perf_counter()
 """
-IMPORT_ALONE = f"""{MEASURE}
-{IMPORTS}
-report(imports=time.perf_counter() - begin)
-"""
-BUILD = f"""{MEASURE}
-{IMPORTS}
+IMPORTS = "import tensorflow, tf_keras, tensorflow_probability\n"
+IMPORT_ALONE = MEASURE + IMPORTS + "report(imports=time.perf_counter() - begin)"
+BUILD = """
 import gymnasium as gym
 import numpy as np
 import tempfile
 from tfpolicy import PPOPolicy
 imported = time.perf_counter()
-towers = {{towers}}
+towers = int(sys.argv[1])
 policy = PPOPolicy(
     gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2),
-    {{{{"num_gpus": towers if towers > 1 else 0, "fake_gpus": True,
-       "model": {{{{"fcnet_hiddens": [64, 64]}}}}}}}},
+    {"num_gpus": towers if towers > 1 else 0, "fake_gpus": True,
+     "model": {"fcnet_hiddens": [64, 64]}},
 )
 built = time.perf_counter()
 policy.compute_single_action(np.zeros(4, np.float32))
@@ -46,11 +42,13 @@ acted = time.perf_counter()
 with tempfile.TemporaryDirectory() as folder:
     policy.export_model(folder)
     exported = time.perf_counter()
-report(imports=imported - begin, build=built - imported, act=acted - built, export=exported - acted)
+report(build=built - imported, act=acted - built, export=exported - acted)
 """
-TRAIN = f"""{MEASURE}
+TRAIN = """
 from tfpolicy.train.run import RunSpec
-trainer = RunSpec("CartPole-v1", num_envs=8).make_trainer()
+trainer = RunSpec(
+    "CartPole-v1", num_envs=8, config={"model": {"fcnet_hiddens": [64, 64]}}
+).make_trainer()
 for _ in range(5):
     trainer.train_iteration()
 trainer.close()
@@ -58,8 +56,9 @@ report()
 """
 
 
-def in_process(code: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+def in_process(code: str, *arguments: str) -> dict[str, float]:
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -69,8 +68,8 @@ def command_seconds(*command: str) -> float:
     return time.perf_counter() - begin
 
 
-def medians_of(code: str, repeats: int) -> dict[str, float]:
-    results = [in_process(code) for _ in range(repeats)]
+def medians_of(code: str, repeats: int, *arguments: str) -> dict[str, float]:
+    results = [in_process(code, *arguments) for _ in range(repeats)]
     return {name: statistics.median(r[name] for r in results) for name in results[0]}
 
 
@@ -95,7 +94,7 @@ def main() -> None:
     )
     rows = []
     for towers in (1, 2, 4):
-        found = medians_of(BUILD.format(towers=towers), repeats)
+        found = medians_of(MEASURE + IMPORTS + BUILD, repeats, str(towers))
         rows.append(
             [
                 str(towers),
@@ -108,7 +107,7 @@ def main() -> None:
         ["towers", "build", "first action", "export", "memory above imports"],
         rows,
     )
-    trained = medians_of(TRAIN, repeats)
+    trained = medians_of(MEASURE + TRAIN, repeats)
     print_table(
         "Training on CartPole-v1 for 5 iterations, compiled",
         ["peak memory above imports"],
