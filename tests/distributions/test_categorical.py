@@ -131,6 +131,7 @@ def test_float_actions_are_rounded_not_cut(evaluate):
         MultiDiscrete([[2, 3], [4, 2]]),
         Box(np.int8([-100, 0]), np.int8([100, 4]), dtype=np.int8),  # high - low exceeds int8
         Box(3, 5, (2, 2), np.uint8),
+        Box(np.array([0, 1]), np.array([1, 1]), dtype=np.bool_),
     ],
     ids=str,
 )

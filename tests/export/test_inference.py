@@ -85,6 +85,7 @@ def test_every_leaf_of_the_observation_is_an_input_of_its_own_dtype(obs_space, i
         (S.Box(-INF, INF, (2, 3)), "float32", [2, 3]),
         (S.Box(-2, 5, (2,), np.float64), "float64", [2]),
         (S.Box(-2, 5, (2,), np.int16), "int16", [2]),
+        (S.Box(0, 1, (2,), np.bool_), "bool", [2]),
         (S.MultiDiscrete([2, 3]), "int64", [2]),
         (S.MultiBinary(3), "int8", [3]),
     ],

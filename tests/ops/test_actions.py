@@ -63,6 +63,16 @@ def test_integer_actions_of_another_dtype_are_clipped_and_cast(space, in_graph, 
     np.testing.assert_array_equal(result, on_host(action, space))
 
 
+@pytest.mark.parametrize(("in_graph", "on_host"), PAIRS)
+@pytest.mark.parametrize("space", [Box(0, 1, (2,), bool), Box(1, 1, (2,), bool)], ids=str)
+def test_truth_values_stay_such_within_their_bounds(space, in_graph, on_host):
+    action = np.array([[True, False]])
+    result = run(in_graph, action, space)
+    np.testing.assert_array_equal(result, on_host(action, space))
+    np.testing.assert_array_equal(result, action | space.low)
+    assert result.dtype == bool
+
+
 @pytest.mark.parametrize("space", FLOAT_BOXES + INTEGER_BOXES, ids=str)
 def test_normalized_actions_equal_those_on_the_host_up_to_rounding(space):
     space.seed(0)

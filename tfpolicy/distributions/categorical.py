@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfpolicy.distributions.base import Family
+from tfpolicy.spaces import is_float_box
 
 # Stands for "impossible" where a log-probability is multiplied by its probability: 0 · -inf is NaN.
 _LOWEST_LOGIT = -1e9
@@ -83,9 +84,9 @@ class Categorical(Family[gym.spaces.Discrete]):
 class MultiCategorical(Family[gym.spaces.MultiDiscrete | gym.spaces.Box]):
     """K independent choices of n_1 … n_K. Inputs are all logits side by side, [B, n_1 + … + n_K].
 
-    Fits MultiDiscrete of any shape (its `start` is honoured) and integer boxes, whose choices are
-    the values low … high. All choices are rows of one [B·K, max n] matrix, so that the number of
-    ops does not grow with K. Masking and `temperature` work as in `Categorical`.
+    Fits MultiDiscrete of any shape (its `start` is honoured) and boxes of integers or truth values,
+    whose choices are the values low … high. All choices are rows of one [B·K, max n] matrix, so
+    that the number of ops does not grow with K. Masking and `temperature` work as in `Categorical`.
     """
 
     def __init__(
@@ -101,10 +102,10 @@ class MultiCategorical(Family[gym.spaces.MultiDiscrete | gym.spaces.Box]):
 
     @classmethod
     def check_space(cls, space: gym.Space) -> None:
-        """Accepts MultiDiscrete, and integer boxes with at most 4096 values in all."""
+        """Accepts MultiDiscrete, and other than float boxes of at most 4096 values in all."""
         if isinstance(space, gym.spaces.MultiDiscrete):
             return
-        if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.integer):
+        if not isinstance(space, gym.spaces.Box) or is_float_box(space):
             raise ValueError(
                 f"{cls.__name__} expects a MultiDiscrete or an integer Box, got {space}."
             )
@@ -193,9 +194,8 @@ def _choices(space: gym.spaces.MultiDiscrete | gym.spaces.Box) -> tuple[list[int
         return [int(n) for n in space.nvec.flat], np.asarray(space.start, np.int64).reshape(-1)
     # Python integers: high - low of an int8 box does not fit into int8.
     low, high = space.low.reshape(-1).tolist(), space.high.reshape(-1).tolist()
-    return [last - first + 1 for first, last in zip(low, high, strict=True)], np.asarray(
-        low, np.int64
-    )
+    counts = [int(last) - int(first) + 1 for first, last in zip(low, high, strict=True)]
+    return counts, np.asarray(low, np.int64)
 
 
 def _padded_rows(logits: tf.Tensor, counts: list[int]) -> tf.Tensor:

@@ -115,7 +115,9 @@ def _clip_leaf(space: gym.Space, action: tf.Tensor) -> tf.Tensor:
         return tf.cast(_clip(tf.cast(action, scale.dtype), space), space.dtype)
     if isinstance(space, gym.spaces.Box):
         dtype = tf.uint8 if space.dtype == np.bool_ else tf.as_dtype(space.dtype)
-        if action.dtype != dtype:
+        if action.dtype == tf.bool:
+            action = tf.cast(action, dtype)
+        elif action.dtype != dtype:
             action = tf.saturate_cast(tf.round(action), dtype)
         return tf.cast(_clip(action, space), space.dtype)
     if action.dtype.is_floating:
