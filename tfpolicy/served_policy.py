@@ -11,12 +11,11 @@ import gymnasium as gym
 import numpy as np
 
 from tfpolicy.checkpoint import HEADER_FILE, read_checkpoint
-from tfpolicy.columns import select
 from tfpolicy.description import PolicyDescription
 from tfpolicy.export.inference import SAMPLE, SERVING, InferenceGraph, build_inference
 from tfpolicy.export.saved_model import load_saved_model, version_folder
 from tfpolicy.graph.placeholders import unknown_column
-from tfpolicy.spaces import blank_action, leaf_spaces, unflatten
+from tfpolicy.spaces import blank_action, first_action, leaf_spaces, unflatten
 from tfpolicy.view_requirement import ViewRequirement
 
 
@@ -126,7 +125,7 @@ class ServedPolicy:
         feeds = self._inputs.single_feeds(obs, state, prev_action, prev_reward, kwargs)
         actions, states, extras = self._act(feeds, explore)
         return (
-            select(actions, 0),
+            first_action(self.action_space, actions),
             [state[0] for state in states],
             {name: value[0] for name, value in extras.items()},
         )

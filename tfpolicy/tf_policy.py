@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.checkpoint import read_checkpoint, write_checkpoint
-from tfpolicy.columns import map_column, select
+from tfpolicy.columns import map_column
 from tfpolicy.config import PolicyConfig
 from tfpolicy.description import PolicyDescription, class_name
 from tfpolicy.exploration import exploration_for
@@ -51,6 +51,7 @@ from tfpolicy.spaces import (
     blank_action,
     check_supported,
     environment_transform,
+    first_action,
     flatten,
     leaf_spaces,
     normalize_action,
@@ -159,7 +160,8 @@ class TFPolicy(PolicyHooks, Policy):
             ValueError: An observation has the wrong shape or dtype.
             FloatingPointError: The network's output is not finite.
         """
-        self._check_known(kwargs)
+        if kwargs:
+            self._check_known(kwargs)
         feeds = self._actor.inputs.feeds(
             obs_batch, state_batches, prev_action_batch, prev_reward_batch, kwargs
         )
@@ -221,7 +223,7 @@ class TFPolicy(PolicyHooks, Policy):
         actions, states, extras = self._act(feeds, explore, timestep, extra_fetches)
         env_actions = self._environment_actions(actions, clip_actions, unsquash_actions)
         return (
-            select(env_actions, 0),
+            first_action(self.action_space, env_actions),
             [state[0] for state in states],
             {name: value[0] for name, value in extras.items()},
         )

@@ -13,6 +13,7 @@ from tfpolicy.spaces import (
     action_scaling,
     blank_action,
     clip_action,
+    first_action,
     normalize_action,
     normalized_space,
     unbatch,
@@ -176,6 +177,17 @@ def test_normalized_space_changes_bounded_float_dimensions_only():
     np.testing.assert_array_equal(own.high, [1, INF, INF, 1])
     for space in (Discrete(3, start=-1), MultiDiscrete([2, 3]), Box(0, 9, (1,), np.int8)):
         assert normalized_space(space) is space
+
+
+def test_the_first_action_of_a_batch_is_contained_in_the_space():
+    space = Dict(speed=Box(0, 1, ()), gear=Tuple([Discrete(3), Box(0, 3, (), np.int64)]))
+    batch = {"speed": np.float32([0.5, 2]), "gear": (np.array([1, 9]), np.array([2, 9]))}
+    action = first_action(space, batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Gymnasium takes a scalar for a Box, with a warning.
+        assert action in space
+    assert isinstance(action["gear"][0], np.int64)  # As an index or a key.
+    assert first_action(MIXED, np.float32([[1, 2, 3, 4], [5, 6, 7, 8]])).tolist() == [1, 2, 3, 4]
 
 
 NESTED = Dict(

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
-from tfpolicy.columns import select
 from tfpolicy.graph.inputs import ActingInputs
 from tfpolicy.graph.placeholders import unknown_column
 from tfpolicy.serving.connection import check_version, connect
@@ -19,7 +18,7 @@ from tfpolicy.serving.rows import Acted, merged, rows_of
 from tfpolicy.serving.sessions import Sessions, SessionState
 from tfpolicy.serving.transport import Version
 from tfpolicy.serving.versions import Versions
-from tfpolicy.spaces import check_supported
+from tfpolicy.spaces import check_supported, first_action
 
 # Makes arrays for a version of the model out of what the caller gave.
 _Feeds = Callable[[ActingInputs], list[np.ndarray]]
@@ -222,7 +221,7 @@ class PolicyClient:
             acted = self._step([session], feeds, explore)
         actions, states, extras = acted
         return (
-            select(actions, 0),
+            first_action(self.action_space, actions),
             [array[0] for array in states],
             {name: value[0] for name, value in extras.items()},
         )

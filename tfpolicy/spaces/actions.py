@@ -25,6 +25,22 @@ def unbatch(actions: Any) -> list[Any]:
     return list(np.asarray(actions))
 
 
+def first_action(space: Space, actions: Any) -> Any:
+    """Returns the first of a batch of actions, as `space` has it.
+
+    Args:
+        space: The space of the actions.
+        actions: `[B, *leaf.shape]` arrays, nested as `space`.
+
+    Returns:
+        `[*leaf.shape]` arrays, of choices without a shape scalars.
+    """
+    if isinstance(space, NESTED_TYPES):
+        return map_leaves(first_action, space, actions)
+    # A `Box` without dimensions has arrays of rank 0, and NumPy makes scalars of them.
+    return np.asarray(actions[0]) if isinstance(space, Box) else actions[0]
+
+
 def normalized_space(space: Space) -> Space:
     """Returns the policy's own action space: float dimensions with two finite bounds span [-1, 1].
 
@@ -108,9 +124,10 @@ def environment_transform(space: Space, *, unsquash: bool, clip: bool) -> Callab
         return functools.partial(_clip_leaf if unsquash or clip else _as_leaf, space)
     low, high, dtype = space.low, space.high, space.dtype
     centre, scale = action_scaling(space)
+    scales = unsquash and not (np.all(centre == 0) and np.all(scale == 1))
 
     def transform(action: Array) -> Array:
-        if unsquash:
+        if scales:
             action = centre + scale * action
         return np.minimum(np.maximum(action, low), high).astype(dtype, copy=False)
 

@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 
 from tfpolicy import spaces
-from tfpolicy.columns import select
 from tfpolicy.policy import Policy
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.served_policy import ServedPolicy
@@ -120,7 +119,8 @@ class _Player:
         )
         after = {f"{STATE_OUT}{k}": state for k, state in enumerate(self._states)}
         self._acted = {**before, **after, **extras, SampleBatch.ACTIONS: actions}
-        return select(actions if self._to_env is None else self._to_env(actions), 0)
+        env_actions = actions if self._to_env is None else self._to_env(actions)
+        return spaces.first_action(self._acting.action_space, env_actions)
 
     def see(self, reward: float, terminated: bool, truncated: bool) -> None:
         """Takes in what came of the action."""
