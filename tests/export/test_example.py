@@ -49,6 +49,17 @@ def test_what_differs_is_told_with_how_far(changes, difference, allowed):
     assert line.allowed == pytest.approx(allowed, rel=1e3)  # GPUs are allowed more.
 
 
+@pytest.mark.parametrize("steps, same", [(1, True), (3, False)])
+def test_float16_may_be_rounded_to_the_next_number(steps, same):
+    action = np.array([[0.3, 3.0, -700.0]], np.float16)
+    example = EXAMPLE._replace(outputs={"actions": action}, tolerance=1e-5)
+    other = action.copy()
+    for _ in range(steps):
+        other = np.nextafter(other, np.float16(1000))
+    (line,) = compare(example, {"actions": other})
+    assert line.same == same
+
+
 def test_a_missing_output_differs():
     lines = compare(EXAMPLE, {"actions": EXAMPLE.outputs["actions"]})
     assert [(line.output, line.found) for line in lines if not line.same] == [("vf_preds", "none")]

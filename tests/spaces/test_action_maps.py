@@ -16,6 +16,7 @@ from tfpolicy.spaces import (
     first_action,
     normalize_action,
     normalized_space,
+    own_space,
     unbatch,
     unsquash_action,
 )
@@ -177,6 +178,14 @@ def test_normalized_space_changes_bounded_float_dimensions_only():
     np.testing.assert_array_equal(own.high, [1, INF, INF, 1])
     for space in (Discrete(3, start=-1), MultiDiscrete([2, 3]), Box(0, 9, (1,), np.int8)):
         assert normalized_space(space) is space
+
+
+def test_what_a_policy_draws_has_32_bits():
+    assert own_space(Box(-3, INF, (2,), np.float16), normalized=False) == Box(-3, INF, (2,))
+    nested = Dict(b=Tuple([Box(0, 2, (), np.float16)]), a=Box(0, 2, (1,), np.float64))
+    own = own_space(nested, normalized=True)
+    assert own == Dict(b=Tuple([Box(-1, 1, ())]), a=Box(-1, 1, (1,), np.float64))
+    assert own_space(MIXED, normalized=False) is MIXED
 
 
 def test_the_first_action_of_a_batch_is_contained_in_the_space():

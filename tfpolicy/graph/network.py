@@ -18,7 +18,7 @@ from tfpolicy.models import Model, model_for
 from tfpolicy.models.action_mask import action_mask_for
 from tfpolicy.models.filtered import Filtered, leaves_to_filter
 from tfpolicy.models.masked import Masked
-from tfpolicy.spaces import normalized_space
+from tfpolicy.spaces import own_space
 from tfpolicy.view_requirement import ViewRequirement
 
 
@@ -55,19 +55,19 @@ def build_network(
         ValueError: The action distribution does not fit the space or the model's settings, or the
             observation filter has nothing to normalize.
     """
-    own_space = normalized_space(action_space) if config.normalize_actions else action_space
+    own = own_space(action_space, config.normalize_actions)
     dist_class = distribution_for(
-        own_space, config.model.custom_action_dist, config.model.custom_action_dist_config
+        own, config.model.custom_action_dist, config.model.custom_action_dist_config
     )
     if config.model.free_log_std and not _is_gaussian(dist_class):
         families = ", ".join(part.family.__name__ for part in dist_class.parts)
         raise ValueError(
             f"`free_log_std` needs Gaussian actions of one Box, but these are {families} over "
-            f"{own_space}. A model of your own can keep the log standard deviations in a variable."
+            f"{own}. A model of your own can keep the log standard deviations in a variable."
         )
     mask = action_mask_for(observation_space, dist_class, config.model)
     inner_space = observation_space if mask is None else mask.inner_space
-    model = model_for(inner_space, own_space, dist_class.num_inputs, config.model, seed)
+    model = model_for(inner_space, own, dist_class.num_inputs, config.model, seed)
     if mask is not None:
         model = Masked(model, mask)
     observation_filter = None
@@ -76,10 +76,10 @@ def build_network(
         leaves = leaves_to_filter(observation_space, without=mask_key)
         model = observation_filter = Filtered(model, leaves, config.observation_filter_clip)
     views = {
-        **standard_views(observation_space, own_space, model.initial_state()),
+        **standard_views(observation_space, own, model.initial_state()),
         **model.view_requirements(),
     }
-    return Network(model, dist_class, own_space, offered_views(views), observation_filter)
+    return Network(model, dist_class, own, offered_views(views), observation_filter)
 
 
 def _is_gaussian(dist_class: ActionDistribution) -> bool:

@@ -9,6 +9,7 @@ from tfpolicy.spaces.actions import (
     is_float_box,
     normalize_action,
     normalized_space,
+    own_space,
     unbatch,
     unsquash_action,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "map_leaves",
     "normalize_action",
     "normalized_space",
+    "own_space",
     "space_from_json",
     "space_to_json",
     "unbatch",

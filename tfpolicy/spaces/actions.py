@@ -59,6 +59,20 @@ def normalized_space(space: Space) -> Space:
     return Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype)
 
 
+def own_space(space: Space, normalized: bool) -> Space:
+    """Returns the space of the actions that a policy draws and learns from.
+
+    Args:
+        space: The action space of the environment.
+        normalized: Whether float dimensions with two finite bounds span [-1, 1].
+
+    Returns:
+        `normalized_space(space)` or `space`, with float boxes of at least 32 bits: so many are
+        drawn, and in fewer an action would not have the log-probability with which it was.
+    """
+    return _widened(normalized_space(space) if normalized else space)
+
+
 def normalize_action(action: Any, space: Space) -> Any:
     """Maps an action of the environment to the policy's own space, `normalized_space(space)`.
 
@@ -193,6 +207,17 @@ def _scaling(
     scale[missed] = np.nextafter(scale[missed], np.inf)
     scale[scale == 0] = 1
     return centre.reshape(shape), scale.reshape(shape)
+
+
+def _widened(space: Space) -> Space:
+    if isinstance(space, Dict):
+        items = space.spaces.items()
+        return Dict(OrderedDict((key, _widened(child)) for key, child in items))
+    if isinstance(space, Tuple):
+        return Tuple(map(_widened, space.spaces))
+    if not is_float_box(space) or space.dtype.itemsize >= 4:
+        return space
+    return Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
 
 
 def _as_leaf(space: Leaf, action: Any) -> Any:
