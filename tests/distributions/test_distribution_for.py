@@ -86,6 +86,8 @@ def test_every_name_is_that_of_its_class():
         (gym.spaces.Text(3), None, ValueError, "Box, .* or Dict or Tuple of these, got Text"),
         (Tuple([Discrete(2)]), "beta", ValueError, r"Beta fits neither Tuple\(.*\) nor one of its"),
         (Tuple([Box(-99, 99, (99,), np.int8)]), None, ValueError, "at most 4096"),
+        (Box(-1, 1, (2, 0)), None, ValueError, "at least one element, got Box"),
+        (Tuple([Box(0, 1, (0,), bool)]), None, ValueError, "at least one element, got Box"),
     ],
 )
 def test_choices_that_do_not_fit_are_refused(space, custom, error, message):

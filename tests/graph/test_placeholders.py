@@ -20,6 +20,8 @@ SPECS = {
     "obs": {"b": tf.TensorSpec([2], F), "a": (tf.TensorSpec([], I64), tf.TensorSpec([3], F))},
     "rewards": tf.TensorSpec([], F),
     "odd name!": tf.TensorSpec([], F),
+    "größe": tf.TensorSpec([], F),
+    "_own": tf.TensorSpec([], F),
 }
 
 
@@ -51,11 +53,13 @@ def test_nested_columns_are_read_as_structures_with_the_path_in_the_names(column
 
 def test_a_name_that_no_graph_allows_is_adapted(columns):
     assert columns["odd name!"].op.name == "odd_name_"
+    assert columns["größe"].op.name == "gr__e"
+    assert columns["_own"].op.name == "column_own"
 
 
 def test_iterating_over_the_names_reads_nothing(columns):
     columns.give({"seq_lens": 5})
-    assert list(columns) == ["seq_lens", *SPECS] and len(columns) == 4
+    assert list(columns) == ["seq_lens", *SPECS] and len(columns) == 1 + len(SPECS)
     assert columns.read == {}
 
 

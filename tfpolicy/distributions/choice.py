@@ -87,6 +87,8 @@ def _bound(
                 f"known: {listed}."
             )
     for family, space in zip(families, spaces, strict=True):
+        if space.shape is not None and 0 in space.shape:
+            raise ValueError(f"An action must have at least one element, got {space}.")
         family.check_space(space)
     return tuple(
         BoundFamily(family, space, tuple((k, v) for k, v in options.items() if k in names))

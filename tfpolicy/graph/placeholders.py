@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -100,5 +101,6 @@ def array_spec(column: Any) -> ColumnSpec:
 
 
 def _scope_name(name: str) -> str:
-    """Graph names allow only some characters."""
-    return "".join(c if c.isalnum() or c in "_./-" else "_" for c in name) or "column"
+    """Graph names allow only some characters, and fewer at the start."""
+    allowed = re.sub(r"[^0-9A-Za-z_./-]", "_", name)
+    return allowed if re.match(r"[0-9A-Za-z]", allowed) else f"column{allowed}"

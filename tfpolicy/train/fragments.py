@@ -57,10 +57,11 @@ class Block:
         Args:
             first_unroll_id: Number of the first fragment: a column says which fragment a row is of.
         """
+        num_rows = self.valid.size
         kept = None if self.valid.all() else np.flatnonzero(self.valid.T)
 
         def flat(column: Array) -> Array:
-            rows = column.swapaxes(0, 1).reshape(-1, *column.shape[2:])
+            rows = column.swapaxes(0, 1).reshape(num_rows, *column.shape[2:])
             return rows if kept is None else rows[kept]
 
         rows = {name: map_column(flat, column) for name, column in self.columns.items()}
