@@ -1,4 +1,4 @@
-"""What README says of serving can be done."""
+"""What README and the page about serving say can be done."""
 
 import json
 import re
@@ -13,12 +13,15 @@ from stand_in_server import StandInServer
 from tensorflow_serving.config import model_server_config_pb2
 
 import tfpolicy
+from tfpolicy import serving
 
-README = (Path(tfpolicy.__file__).parents[1] / "README.md").read_text()
+ROOT = Path(tfpolicy.__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs/serving.md").read_text()
 
 
-def block(language, containing):
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def block(language, containing, page=README):
+    blocks = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
     (found,) = [text for text in blocks if containing in text]
     return found
 
@@ -60,12 +63,12 @@ def test_the_config_of_batching_has_the_names_of_its_message():
 
 @pytest.mark.parametrize("protocol", ["grpc", "rest"])
 def test_the_example_plays_an_episode(server, protocol):
-    program = block("python", "PolicyClient")
+    program = block("python", "PolicyClient", PAGE)
     if protocol == "rest":
         program = program.replace('"cartpole",', '"cartpole", protocol="rest",')
     program = program.replace("localhost:8500", server.address(protocol))
     server.models.requests.clear()
-    names = {"gym": gym}
+    names = {}
     exec(program, names)
     assert names["ended"] and names["client"].sessions == []
     assert len(server.models.requests) > 5
@@ -84,3 +87,13 @@ def test_the_line_for_curl_is_answered(server):
     body = json.dumps({"instances": [{"obs": row, **states}]})
     answer = urllib3.request("POST", f"http://{server.address('rest')}{url}", body=body)
     assert answer.json()["predictions"][0]["actions"] in (0, 1)
+
+
+def test_the_page_names_every_error_of_the_client():
+    named = set(re.findall(r"^\| `(\w+Error)` \|", PAGE, re.MULTILINE))
+    assert named == {name for name in serving.__all__ if name.endswith("Error")}
+
+
+def test_readme_leads_to_the_pages():
+    for page in ("docs/serving.md", "docs/observation-filter.md"):
+        assert page in README and (ROOT / page).exists()
