@@ -261,6 +261,19 @@ def test_a_version_can_be_numbered_and_old_ones_are_removed(run, tmp_path):
     assert "`version` must be new" in _error("export", run, saved, "--version=5")
 
 
+@pytest.mark.parametrize("place", ["1", "2"])
+def test_the_place_of_a_version_is_refused_as_the_folder_of_versions(run, exported, place):
+    before = sorted(exported.rglob("*"))
+    assert f"give `{exported}`" in _error("export", run, exported / place)
+    assert f"give `{exported}`" in _error("train", "CartPole-v1", "--export", exported / place)
+    assert sorted(exported.rglob("*")) == before
+
+
+def test_a_folder_for_the_weights_is_refused_before_anything_is_exported(run, tmp_path):
+    assert "is a directory" in _error("export", run, tmp_path / "saved", f"--h5={tmp_path}")
+    assert not (tmp_path / "saved").exists()
+
+
 def test_artifacts_are_verified(run, exported, tmp_path):
     _run("export", run, tmp_path / "saved", f"--h5={tmp_path / 'weights.h5'}")
     for path in (run, run / "checkpoints" / "000004", exported, tmp_path / "weights.h5"):

@@ -28,6 +28,7 @@ INTERRUPTED = 130
 _PATH = click.Path(path_type=Path)
 _EXISTING = click.Path(path_type=Path, exists=True)
 _EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 _VECTORIZATIONS = click.Choice(["sync", "async", "vector_entry_point"])
 
 
@@ -102,6 +103,8 @@ def train(context: click.Context, resume: Path | None, **options: Any) -> None:
     if export_dir and export_dir.exists() and not export_dir.is_dir():
         raise UserError(f"--export must be a folder, but {export_dir} is a file.")
     with _user_errors():
+        if export_dir:
+            _check_base(export_dir)
         run = _resumed_run(resume, options) if resume else _new_run(options)
     click.echo(f"Logs and checkpoints in {run.directory}, seed {run.spec.seed}.", err=True)
     if run.trainer.policy.config["jit_compile"]:
@@ -171,7 +174,7 @@ Example:
 )
 @click.argument("checkpoint", type=_EXISTING)
 @click.argument("directory", type=_PATH)
-@click.option("--h5", type=_PATH, help="Write the weights to this .h5 file, too.")
+@click.option("--h5", type=_NEW_FILE, help="Write the weights to this .h5 file, too.")
 @click.option("--onnx", type=click.IntRange(1), help="Write ONNX of this opset, too.")
 @click.option("--version", type=click.IntRange(0), help="Its number.  [default: the next]")
 @click.option("--keep", type=click.IntRange(1), help="Remove versions older than the newest KEEP.")
@@ -262,6 +265,14 @@ def convert(h5: Path, target: Path, **options: Any) -> None:
 
     with _user_errors():
         click.echo(f"Written to {conversion.convert(h5, target, **options)}")
+
+
+def _check_base(export_dir: Path) -> None:
+    """Refuses before the training what an export would refuse after it."""
+    from tfpolicy.export.publish import check_base
+    from tfpolicy.export.saved_model import MODEL_FILE
+
+    check_base(export_dir, MODEL_FILE)
 
 
 def _new_run(options: dict[str, Any]) -> Run:

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 import tfpolicy
-from tfpolicy.export.publish import check_keep, publish_version, remove_older_versions
+from tfpolicy.export.publish import (
+    MAX_VERSION,
+    check_base,
+    check_keep,
+    publish_version,
+    remove_older_versions,
+)
 
 
 def write_model(folder):
@@ -45,6 +51,26 @@ def test_a_version_can_be_chosen(tmp_path):
     assert publish_version(tmp_path, write_model) == tmp_path / "20260102"
 
 
+def test_a_number_that_no_server_can_read_is_no_version(tmp_path):
+    (tmp_path / str(MAX_VERSION + 1)).mkdir()
+    assert publish_version(tmp_path, write_model) == tmp_path / "1"
+
+
+@pytest.mark.parametrize("path", [".", "../1", "../2"])
+def test_the_place_of_a_version_is_no_folder_for_versions(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(publish_version(tmp_path, write_model))
+    with pytest.raises(ValueError, match=f"the folder of all versions.*give `{tmp_path}`"):
+        check_base(path, "saved_model.pb")
+
+
+def test_folders_of_versions_may_have_numbers_for_names(tmp_path):
+    for name in ("2024", "2025"):
+        check_base(tmp_path / name, "saved_model.pb")
+        publish_version(tmp_path / name, write_model)
+    check_base(tmp_path / "2024", "saved_model.pb")
+    check_base(tmp_path / "missing" / "2026", "saved_model.pb")
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_chosen_version_is_never_replaced(tmp_path, there):
     (tmp_path / "4").mkdir()
@@ -55,9 +81,9 @@ def test_a_chosen_version_is_never_replaced(tmp_path, there):
     assert names(tmp_path) == ["4"]
 
 
-@pytest.mark.parametrize("version", [-1, 1.0, "1", True])
+@pytest.mark.parametrize("version", [-1, 1.0, "1", True, MAX_VERSION + 1])
 def test_a_version_that_is_no_number_is_refused(tmp_path, version):
-    with pytest.raises(ValueError, match="`version` must be an integer of at least 0"):
+    with pytest.raises(ValueError, match="`version` must be an integer of 0 to"):
         publish_version(tmp_path, write_model, version=version)
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from tfpolicy.files import hidden_sibling, publish_folder, staged_folder
 
+# TensorFlow Serving reads the names of versions as numbers of 64 bits, and passes over others.
+MAX_VERSION = 2**63 - 1
+
 
 def publish_version(
     export_dir: str | os.PathLike[str],
@@ -34,7 +37,7 @@ def publish_version(
 
     Raises:
         FileExistsError: `version` is there already.
-        ValueError: `version` is negative or no integer, or `write` wrote nothing.
+        ValueError: `version` is no integer of 0 to `MAX_VERSION`, or `write` wrote nothing.
     """
     export_dir = Path(export_dir)
     if version is not None:
@@ -74,7 +77,7 @@ def remove_older_versions(published: Path, keep: int, marker: str) -> None:
         older = [
             folder
             for folder in published.parent.iterdir()
-            if _is_version(folder.name)
+            if is_version(folder.name)
             and int(folder.name) < int(published.name)
             and not folder.is_symlink()
             and (folder / marker).is_file()
@@ -97,9 +100,36 @@ def check_keep(keep: int) -> None:
         raise ValueError(f"`keep` must be an integer of at least 1, got {keep!r}.")
 
 
+def check_base(export_dir: str | os.PathLike[str], marker: str) -> None:
+    """Refuses a version, or what a server would take for one, as the folder of all versions.
+
+    Args:
+        export_dir: May be missing.
+        marker: A file that a version has.
+
+    Raises:
+        ValueError: It is a version, or has the name of one and lies beside others.
+    """
+    base = Path(export_dir).resolve()
+    siblings = [base]
+    if is_version(base.name) and base.parent.is_dir():
+        siblings += [folder for folder in base.parent.iterdir() if is_version(folder.name)]
+    if any((folder / marker).is_file() for folder in siblings):
+        raise ValueError(
+            f"`export_dir` must be the folder of all versions, but `{export_dir}` is the place of "
+            f"one version: give `{base.parent}`, and `version` if its number matters."
+        )
+
+
+def is_version(name: str) -> bool:
+    """Whether TensorFlow Serving takes a folder of this name for a version."""
+    return name.isascii() and name.isdigit() and int(name) <= MAX_VERSION
+
+
 def _check_version(export_dir: Path, version: int) -> None:
-    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-        raise ValueError(f"`version` must be an integer of at least 0, got {version!r}.")
+    is_integer = isinstance(version, int) and not isinstance(version, bool)
+    if not is_integer or not 0 <= version <= MAX_VERSION:
+        raise ValueError(f"`version` must be an integer of 0 to {MAX_VERSION}, got {version!r}.")
     if version in _versions(export_dir):
         raise FileExistsError(
             f"`version` must be new, but {version} is in `{export_dir}` already; "
@@ -114,8 +144,4 @@ def _next_version(export_dir: Path) -> int:
 def _versions(export_dir: Path) -> set[int]:
     if not export_dir.exists():
         return set()
-    return {int(entry.name) for entry in export_dir.iterdir() if _is_version(entry.name)}
-
-
-def _is_version(name: str) -> bool:
-    return name.isascii() and name.isdigit()
+    return {int(entry.name) for entry in export_dir.iterdir() if is_version(entry.name)}

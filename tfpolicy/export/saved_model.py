@@ -23,7 +23,13 @@ from tfpolicy.export.example import (
 )
 from tfpolicy.export.inference import SERVING, InferenceGraph, Signature
 from tfpolicy.export.onnx import check_opset, describe_onnx, write_onnx
-from tfpolicy.export.publish import check_keep, publish_version, remove_older_versions
+from tfpolicy.export.publish import (
+    check_base,
+    check_keep,
+    is_version,
+    publish_version,
+    remove_older_versions,
+)
 from tfpolicy.export.warmup import write_warmup_records
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.npz import read_npz, write_npz
@@ -67,7 +73,8 @@ def export_saved_model(
 
     Raises:
         FileExistsError: `version` is there already.
-        ValueError: There is no such opset, or `version` or `keep` is no such number.
+        ValueError: There is no such opset, `version` or `keep` is no such number, or `export_dir`
+            is itself the place of a version.
         ImportError: A package for ONNX is missing.
         OSError: It cannot be written.
         RuntimeError: What was written does not act as in `example`; nothing was published.
@@ -76,6 +83,7 @@ def export_saved_model(
         check_opset(onnx)
     if keep is not None:
         check_keep(keep)
+    check_base(export_dir, MODEL_FILE)
 
     def write(folder: Path) -> None:
         try:
@@ -220,7 +228,7 @@ def version_folder(path: Path) -> Path:
         return path
     while True:
         entries = path.iterdir() if path.is_dir() else ()
-        versions = [entry for entry in entries if entry.name.isascii() and entry.name.isdigit()]
+        versions = [entry for entry in entries if is_version(entry.name)]
         if not versions:
             raise ValueError(
                 f"`{path}` must be a SavedModel, a folder of versions or a checkpoint, but it has "
