@@ -37,6 +37,27 @@ def test_linear_equals_its_piecewise_form():
 
 
 @pytest.mark.parametrize(
+    ("schedule", "lowest"),
+    [
+        (Constant(-2), -2.0),
+        (Piecewise(((0, 1), (10, -3), (20, 2))), -3.0),
+        (Linear(10, final_p=0.5, initial_p=-1), -1.0),
+        (Linear(10, final_p=0, initial_p=2), 0.0),
+        (Exponential(10, 2.0, decay_rate=0.5), 0.0),
+        (Exponential(10, 2.0, decay_rate=1.0), 2.0),
+        (Exponential(10, 2.0, decay_rate=3.0), 2.0),
+        (Exponential(10, -2.0, decay_rate=0.5), -2.0),
+        (Exponential(10, -2.0, decay_rate=3.0), -np.inf),
+    ],
+    ids=str,
+)
+def test_the_lowest_value_is_that_of_all_times(schedule, lowest):
+    assert schedule.lowest() == lowest
+    least = min(values(schedule, *range(1000)))
+    assert lowest <= least <= max(lowest, -1e9) + 1e-9
+
+
+@pytest.mark.parametrize(
     "schedule",
     [Constant(1), Piecewise(((0, 1), (10, 2))), Linear(10, 0, 1), Exponential(10, 1)],
 )

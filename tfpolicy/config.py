@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import numbers
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from tfpolicy.callbacks import DefaultCallbacks
+from tfpolicy.schedules import check_not_negative
 from tfpolicy.typed_values import typed_value
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -25,6 +27,7 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    finite: bool = False,
 ) -> Any:
     """Declares a config field with a range.
 
@@ -33,8 +36,9 @@ def setting(
         low: Smallest allowed value.
         high: Largest allowed value.
         above: Every value must be greater than this.
+        finite: Whether infinity is refused; as a limit it may mean that there is none.
     """
-    metadata = {"low": low, "high": high, "above": above}
+    metadata = {"low": low, "high": high, "above": above, "finite": finite}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -207,7 +211,7 @@ class PolicyConfig(Config):
     observation_filter_clip: float | None = setting(10.0, above=0.0)
     # Learning.
     gamma: float = setting(0.99, low=0.0, high=1.0)
-    lr: float = setting(5e-5, low=0.0)
+    lr: float = setting(5e-5, low=0.0, finite=True)
     lr_schedule: list | dict | None = None
     grad_clip: float | None = setting(None, above=0.0)
     train_batch_size: int = setting(4000, low=1)
@@ -232,7 +236,8 @@ class PolicyConfig(Config):
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
 
     def validate(self) -> None:
-        """Checks that a minibatch fits into the train batch, and what `callbacks` is."""
+        """Checks that a minibatch fits into the train batch, schedules, and what `callbacks` is."""
+        check_not_negative("lr_schedule", self.lr_schedule)
         if self.callbacks is not None and not issubclass(self.callbacks, DefaultCallbacks):
             raise TypeError(
                 f"`callbacks` must be a subclass of DefaultCallbacks, got {self.callbacks!r}."
@@ -300,6 +305,8 @@ def _check_range(metadata: Mapping[str, Any], value: Any, key: str) -> None:
     for number in value if isinstance(value, tuple) else (value,):
         if not isinstance(number, numbers.Real):
             continue
+        if metadata.get("finite") and not math.isfinite(number):
+            raise ValueError(f"`{key}` must be finite, got {number}.")
         if low is not None and number < low:
             raise ValueError(f"`{key}` must be at least {low}, got {number}.")
         if high is not None and number > high:

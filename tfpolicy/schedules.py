@@ -19,6 +19,10 @@ class Schedule(abc.ABC):
     def value(self, t: int) -> float:
         """Returns the number at timestep `t`, which is not negative."""
 
+    @abc.abstractmethod
+    def lowest(self) -> float:
+        """Returns the least that the number ever is, or what it comes ever nearer to."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Constant(Schedule):
@@ -30,6 +34,10 @@ class Constant(Schedule):
         _check_finite("level", self.level)
 
     def value(self, t: int) -> float:
+        """See base class."""
+        return float(self.level)
+
+    def lowest(self) -> float:
         """See base class."""
         return float(self.level)
 
@@ -58,6 +66,10 @@ class Piecewise(Schedule):
         times, values = zip(*self.endpoints, strict=True)
         return float(np.interp(t, times, values))
 
+    def lowest(self) -> float:
+        """See base class."""
+        return min(value for _, value in self.endpoints)
+
 
 @dataclasses.dataclass(frozen=True)
 class Linear(Schedule):
@@ -78,6 +90,10 @@ class Linear(Schedule):
         # Weighted this way round, both ends come out exactly.
         return float((1.0 - fraction) * self.initial_p + fraction * self.final_p)
 
+    def lowest(self) -> float:
+        """See base class."""
+        return float(min(self.initial_p, self.final_p))
+
 
 @dataclasses.dataclass(frozen=True)
 class Exponential(Schedule):
@@ -97,6 +113,13 @@ class Exponential(Schedule):
     def value(self, t: int) -> float:
         """See base class."""
         return float(self.initial_p * self.decay_rate ** (t / self.schedule_timesteps))
+
+    def lowest(self) -> float:
+        """See base class."""
+        if self.decay_rate == 1.0:
+            return float(self.initial_p)
+        end = 0.0 if self.decay_rate < 1.0 else math.copysign(math.inf, self.initial_p)
+        return float(min(self.initial_p, end))
 
 
 _TYPES: dict[str, type[Schedule]] = {
@@ -130,6 +153,26 @@ def make_schedule(spec: Any) -> Schedule:
     raise TypeError(
         f"A schedule is a number, a list of [t, value] pairs or a dict with `type`, got {spec!r}."
     )
+
+
+def check_not_negative(name: str, spec: Any) -> None:
+    """Checks what a config says of a coefficient that only makes sense from 0 on.
+
+    Args:
+        name: The key of the config.
+        spec: As for `make_schedule`, or `None` for no schedule.
+
+    Raises:
+        ValueError: It describes no schedule, or one that is negative somewhere.
+    """
+    if spec is None:
+        return
+    try:
+        lowest = make_schedule(spec).lowest()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`{name}`: {error}") from error
+    if lowest < 0.0:
+        raise ValueError(f"`{name}` must be at least 0.0 at all times, but it goes to {lowest}.")
 
 
 def _from_mapping(spec: Mapping[str, Any]) -> Schedule:

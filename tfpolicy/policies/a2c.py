@@ -11,21 +11,26 @@ from tfpolicy.models import Model
 from tfpolicy.ops.policy_gradients import policy_gradient_loss
 from tfpolicy.ops.values import squared_value_loss
 from tfpolicy.policies.base import ActorCriticPolicy, value_moments
-from tfpolicy.schedules import Schedule, make_schedule
+from tfpolicy.schedules import Schedule, check_not_negative, make_schedule
 
 
 @dataclasses.dataclass(frozen=True)
 class A2CConfig(PolicyConfig):
     """Settings of A2C."""
 
-    lr: float = setting(7e-4, low=0.0)
+    lr: float = setting(7e-4, low=0.0, finite=True)
     train_batch_size: int = setting(160, low=1)
     grad_clip: float | None = setting(0.5, above=0.0)
     lambda_: float = setting(1.0, low=0.0, high=1.0)
     use_critic: bool = True
-    vf_loss_coeff: float = setting(0.5, low=0.0)
-    entropy_coeff: float = setting(0.01, low=0.0)
+    vf_loss_coeff: float = setting(0.5, low=0.0, finite=True)
+    entropy_coeff: float = setting(0.01, low=0.0, finite=True)
     entropy_coeff_schedule: list | dict | None = None
+
+    def validate(self) -> None:
+        """Checks the schedule of the entropy bonus, too."""
+        super().validate()
+        check_not_negative("entropy_coeff_schedule", self.entropy_coeff_schedule)
 
 
 class A2CPolicy(ActorCriticPolicy):

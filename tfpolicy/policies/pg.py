@@ -20,7 +20,7 @@ from tfpolicy.tf_policy import TFPolicy
 class PGConfig(PolicyConfig):
     """Settings of REINFORCE."""
 
-    lr: float = setting(4e-3, low=0.0)
+    lr: float = setting(4e-3, low=0.0, finite=True)
     train_batch_size: int = setting(2000, low=1)
 
 

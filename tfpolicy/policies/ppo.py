@@ -14,7 +14,7 @@ from tfpolicy.ops.stats import standardize
 from tfpolicy.ops.values import clipped_value_loss, squared_value_loss
 from tfpolicy.policies.base import ActorCriticPolicy, value_moments
 from tfpolicy.sample_batch import SampleBatch
-from tfpolicy.schedules import Schedule, make_schedule
+from tfpolicy.schedules import Schedule, check_not_negative, make_schedule
 
 _KL_COEFF_RANGE = (1e-4, 1e4)
 
@@ -34,7 +34,7 @@ class PPOConfig(PolicyConfig):
         standardize_advantages: Whether the train batch's advantages get mean 0 and deviation 1.
     """
 
-    lr: float = setting(3e-4, low=0.0)
+    lr: float = setting(3e-4, low=0.0, finite=True)
     train_batch_size: int = setting(2048, low=1)
     sgd_minibatch_size: int | None = setting(128, low=1)
     num_sgd_iter: int = setting(10, low=1)
@@ -45,12 +45,17 @@ class PPOConfig(PolicyConfig):
     clip_param: float = setting(0.2, above=0.0)
     dual_clip: float | None = setting(None, above=1.0)
     vf_clip_param: float | None = setting(None, above=0.0)
-    vf_loss_coeff: float = setting(0.5, low=0.0)
-    entropy_coeff: float = setting(0.0, low=0.0)
+    vf_loss_coeff: float = setting(0.5, low=0.0, finite=True)
+    entropy_coeff: float = setting(0.0, low=0.0, finite=True)
     entropy_coeff_schedule: list | dict | None = None
-    kl_coeff: float = setting(0.2, low=0.0)
+    kl_coeff: float = setting(0.2, low=0.0, finite=True)
     kl_target: float = setting(0.01, above=0.0)
     standardize_advantages: bool = True
+
+    def validate(self) -> None:
+        """Checks the schedule of the entropy bonus, too."""
+        super().validate()
+        check_not_negative("entropy_coeff_schedule", self.entropy_coeff_schedule)
 
 
 class PPOPolicy(ActorCriticPolicy):
