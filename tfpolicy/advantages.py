@@ -72,7 +72,7 @@ def advantages_of(
     next_values[:-1] = values[1:]
     # Elsewhere the next observation is the one acted on next, whose value is known.
     unknown = truncateds.copy()
-    unknown[-1] = True
+    unknown[-1:] = True  # There may be no step at all.
     places = np.nonzero(unknown & ~terminateds)
     if len(places[0]):
         seen = {

@@ -100,6 +100,14 @@ def test_advantages_equal_the_slow_reference(policy, rows, end):
     assert result["advantages"].dtype == result["value_targets"].dtype == np.float32
 
 
+@pytest.mark.parametrize("config", [{}, {"use_critic": False}])
+def test_a_fragment_without_steps_has_no_advantages(config):
+    with A2CPolicy(OBS, TWO, {**CONFIG, **config}) as made:
+        result = made.postprocess_trajectory(fragment(made, 2)[:0])
+    for name in ("advantages", "value_targets"):
+        assert (result[name].shape, result[name].dtype) == ((0,), np.float32)
+
+
 def test_time_limit_and_cut_bootstrap_alike_and_termination_does_not(policy):
     advantages = {
         end: policy.postprocess_trajectory(fragment(policy, 4, end))["advantages"]
