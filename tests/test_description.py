@@ -10,6 +10,7 @@ import pytest
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.config import PolicyConfig
 from tfpolicy.description import PolicyDescription, class_name
+from tfpolicy.policies.a2c import A2CPolicy
 from tfpolicy.policies.ppo import PPOConfig, PPOPolicy
 from tfpolicy.tf_policy import TFPolicy
 
@@ -87,6 +88,14 @@ def test_the_class_is_the_one_described_or_derived_from_it():
     assert described().find_class(OwnPolicy) is OwnPolicy
 
 
+def test_a_class_of_another_kind_is_named_with_where_to_go():
+    message = r"a tfpolicy.policies.ppo.PPOPolicy, which is no A2CPolicy: .* method on PPOPolicy"
+    with pytest.raises(ValueError, match=message):
+        described().find_class(A2CPolicy)
+    with pytest.raises(ValueError, match=r"OwnPolicy, which is no A2CPolicy: .* on OwnPolicy"):
+        described(class_name(OwnPolicy)).find_class(A2CPolicy)
+
+
 def test_a_class_of_this_package_is_imported(monkeypatch):
     module = "tfpolicy.policies.a2c"
     monkeypatch.delitem(sys.modules, module, raising=False)
@@ -99,6 +108,6 @@ def test_a_class_of_this_package_is_imported(monkeypatch):
     ["antigravity.Policy", "tfpolicy.policies.gone.GonePolicy", "tfpolicy.policies.ppo.No", ""],
 )
 def test_no_other_code_is_ever_imported(name):
-    with pytest.raises(ValueError, match="but no TFPolicy of that name is known. Import its class"):
+    with pytest.raises(ValueError, match="no such class is known here: import it, and call the"):
         described(name).find_class(TFPolicy)
     assert "antigravity" not in sys.modules

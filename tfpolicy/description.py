@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfpolicy import __version__
 from tfpolicy.config import PolicyConfig
+from tfpolicy.policy import Policy
 from tfpolicy.spaces import space_from_json, space_to_json
 
 T = TypeVar("T")
@@ -138,9 +139,15 @@ class PolicyDescription:
         for candidate in _subclasses(base):
             if class_name(candidate) == self.policy_class:
                 return candidate
+        for other in _subclasses(Policy):  # type: ignore[type-abstract]
+            if class_name(other) == self.policy_class:
+                raise ValueError(
+                    f"The policy is a {self.policy_class}, which is no {base.__name__}: call the "
+                    f"method on {other.__name__}, or on a class that both are derived from."
+                )
         raise ValueError(
-            f"The policy is a {self.policy_class}, but no {base.__name__} of that name is known. "
-            "Import its class and call the method on that."
+            f"The policy is a {self.policy_class}, and no such class is known here: import it, and "
+            f"call the method on it."
         )
 
 
