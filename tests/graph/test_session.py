@@ -188,6 +188,30 @@ def test_values_that_do_not_fit_are_all_listed(machine, values, texts):
             check_values(machine.variables, values, "weights")
 
 
+def test_what_is_still_running_when_it_is_closed_fails_clearly(machine):
+    with machine.building():
+        count = machine.variables[1]
+        endless = tf.while_loop(
+            lambda n: n > 0, lambda n: tf.maximum(count.assign_add(1).read_value(), 1), [count]
+        )
+        run = machine.callable([], [endless], on_calling_thread=True)
+    errors = []
+
+    def call():
+        try:
+            run()
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while machine.read(machine.variables)["scope/n"] == 4:
+        pass
+    machine.close()
+    thread.join()
+    assert "was closed" in str(errors[0])
+
+
 def test_everything_fails_clearly_after_close(machine):
     call = doubling(machine)
     call(np.ones(1, np.float32))

@@ -126,7 +126,12 @@ class GraphSession:
                 # Optimizing a graph takes long, and few policies use every callable.
                 run = make_callable(self.session, feeds, fetches, targets, on_calling_thread)
                 runs[position] = run
-            return run.function(run.session, run.handle, values, None)
+            try:
+                return run.function(run.session, run.handle, values, None)
+            except tf.errors.CancelledError:
+                # Whoever closes does not wait for what is still running on other threads.
+                self.check_usable()
+                raise
 
         return call
 
