@@ -811,6 +811,26 @@ BAD_INPUT = {
         ValueError,
         "`global_timestep` must be >= 0, got 'late'",
     ),
+    "a state with a truth value for a timestep": (
+        lambda p: p.set_state(state_with(p, "global_timestep", value=True)),
+        ValueError,
+        "`global_timestep` must be >= 0, got True",
+    ),
+    "a state without that of the exploration": (
+        lambda p: p.set_state(state_with(p, "exploration_state", value=None)),
+        ValueError,
+        "`exploration_state` must be what `get_exploration_state` gives, got None",
+    ),
+    "a state with a truth value for a coefficient": (
+        lambda p: p.set_state(state_with(p, "coefficients", "lr", value=True)),
+        ValueError,
+        "'lr' must be a finite number, got True",
+    ),
+    "a state with a truth value for a seed": (
+        lambda p: p.set_state(state_with(p, "random", "acting", value={"base": 1, "count": True})),
+        ValueError,
+        "`count` must be in 0 to 2..31 - 1, got True",
+    ),
     "a state without random streams": (
         lambda p: p.set_state(state_with(p, "random", value={})),
         ValueError,

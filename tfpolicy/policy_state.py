@@ -137,5 +137,6 @@ class PolicyState:
 
 def _check_finite(coefficients: Mapping[str, Any]) -> None:
     for name, value in coefficients.items():
-        if not isinstance(value, numbers.Real) or not np.isfinite(float(value)):
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not number or not np.isfinite(float(value)):
             raise ValueError(f"Coefficient {name!r} must be a finite number, got {value!r}.")

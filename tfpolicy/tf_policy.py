@@ -31,7 +31,7 @@ from tfpolicy.graph.devices import num_gpus_present, tower_devices
 from tfpolicy.graph.discovery import recording_batch, sample_rows
 from tfpolicy.graph.network import build_network
 from tfpolicy.graph.placeholders import unknown_column
-from tfpolicy.graph.seeds import SeedStream, check_seed_states
+from tfpolicy.graph.seeds import SeedStream, check_seed_states, is_count
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.graph.views import (
     acting_specs,
@@ -469,17 +469,24 @@ class TFPolicy(PolicyHooks, Policy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continues from another policy's state, or raises and changes nothing.
 
+        Weights that are not finite are taken: one may want to look into what has gone wrong.
+
         Raises:
             ValueError: The state does not fit, or is of a later format version.
         """
         self._check_open()
         self._state.check(state, ("global_timestep", "exploration_state", "random"))
         timestep, random = state["global_timestep"], state["random"]
-        if not isinstance(timestep, int | np.integer) or timestep < 0:
+        if not is_count(timestep):
             raise ValueError(f"The state's `global_timestep` must be >= 0, got {timestep!r}.")
+        if not isinstance(state["exploration_state"], Mapping):
+            raise ValueError(
+                "The state's `exploration_state` must be what `get_exploration_state` gives, "
+                f"got {state['exploration_state']!r}."
+            )
         streams = {"acting": self._acting_seeds, "shuffling": self._shuffle_seeds}
         check_seed_states(random, streams)
-        self.exploration.set_state(state["exploration_state"])
+        self.exploration.set_state(dict(state["exploration_state"]))
         self._state.set_state(state)
         self.global_timestep = int(timestep)
         for name, stream in streams.items():

@@ -74,8 +74,13 @@ def check_seed_states(states: Any, names: Collection[str]) -> None:
         if not isinstance(state, Mapping) or set(state) != {"base", "count"}:
             raise ValueError(f"The random state of {name}: expected base and count, got {state!r}.")
         for key, number in state.items():
-            if not isinstance(number, int | np.integer) or not 0 <= number < _LIMIT:
+            if not is_count(number) or number >= _LIMIT:
                 raise ValueError(
                     f"The random state of {name}: `{key}` must be in 0 to 2**31 - 1, "
                     f"got {number!r}."
                 )
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value out of a stored state is an integer from 0 on, and no truth value."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
