@@ -157,9 +157,10 @@ def test_acting_on_nan_names_the_rows_and_takes_no_seed_and_no_timestep(policy, 
 
 @pytest.mark.parametrize("explore", [True, False])
 def test_weights_that_are_not_finite_are_found_when_acting(policy, explore):
-    weights = policy.get_weights()
-    weights["fc_out/bias"][1] = NAN
-    policy.set_weights(weights)
+    # A state is taken as it is: one may want to look into what has gone wrong.
+    state = policy.get_state()
+    state["weights"]["fc_out/bias"][1] = NAN
+    policy.set_state(state)
     with pytest.raises(FloatingPointError, match=r"rows \[0, 1\]; the inputs hold no NaN"):
         policy.compute_actions(np.zeros((2, 4), np.float32), explore=explore)
 
@@ -186,6 +187,19 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is():
         assert_equal_states({**found, "random": 0}, {**start, "random": 0})
 
 
+@pytest.mark.parametrize("value", [NAN, INF, 1e300])  # Float32 has no 1e300.
+def test_weights_that_are_not_finite_are_refused_and_none_is_assigned(policy, value):
+    weights = policy.get_weights()
+    spoiled = {name: np.float64(array) + 1.0 for name, array in weights.items()}
+    spoiled["value_out/kernel"][3] = value
+    message = "value_out/kernel: 1 of 8 values are not finite .`check_numerics`"
+    with pytest.raises(ValueError, match=message):
+        policy.set_weights(spoiled)
+    with pytest.raises(ValueError, match=message):
+        policy.import_rllib_weights({f"default_policy/{k}": v for k, v in spoiled.items()})
+    assert_equal_states(policy.get_weights(), weights)
+
+
 def test_the_check_can_be_turned_off():
     config = {"model": TINY, "seed": 1, "check_numerics": False}
     with Regression(OBS, THREE, config) as policy:
@@ -193,7 +207,9 @@ def test_the_check_can_be_turned_off():
         batch["rewards"][2] = NAN
         gradients, _ = policy.compute_gradients(batch)
         policy.apply_gradients(gradients)
-        assert np.isnan(policy.get_weights()["value_out/kernel"]).all()
+        weights = policy.get_weights()
+        assert np.isnan(weights["value_out/kernel"]).all()
+        policy.set_weights(weights)
         assert np.isnan(policy.learn_on_batch(batch)["learner_stats"]["vf_loss"])
         obs = np.full((1, 4), NAN, np.float32)
         _, _, extras = policy.compute_actions(obs, explore=False)

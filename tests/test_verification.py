@@ -124,7 +124,9 @@ def test_a_custom_model_has_to_be_given(tmp_path):
 
 def test_a_policy_that_has_diverged_is_written_without_a_record(tmp_path):
     with small_policy("pg") as policy:
-        policy.set_weights({k: np.full_like(v, np.nan) for k, v in policy.get_weights().items()})
+        state = policy.get_state()
+        nans = {k: np.full_like(v, np.nan) for k, v in state["weights"].items()}
+        policy.set_state({**state, "weights": nans})
         policy.save(tmp_path / "checkpoint")
         policy.export_model_to_h5(tmp_path / "weights.h5")
         policy.restore(tmp_path / "checkpoint")

@@ -129,7 +129,9 @@ class Learning:
         with graph_session.building():
             slots = optimizer.variables()
         graph_session.initialize([*slots, *self.coefficients.variables])
-        self.state = PolicyState(graph_session, weights, slots, self.coefficients)
+        self.state = PolicyState(
+            graph_session, weights, slots, self.coefficients, check_numerics=config.check_numerics
+        )
         self._statistics = None
         if observation_filter is not None:
             self._statistics = FilterStatistics(graph_session, observation_filter)

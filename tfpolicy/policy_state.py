@@ -23,6 +23,7 @@ class PolicyState:
         weights: All variables of the model, trained or not.
         optimizer_variables: Slots and counters of the optimizer.
         coefficients: Scheduled and adaptive scalars.
+        check_numerics: Whether weights that are assigned must be finite.
     """
 
     def __init__(
@@ -31,11 +32,14 @@ class PolicyState:
         weights: Sequence[tf.Variable],
         optimizer_variables: Sequence[tf.Variable],
         coefficients: Coefficients,
+        *,
+        check_numerics: bool = True,
     ):
         self._graph_session = graph_session
         self._weights = list(weights)
         self._optimizer_variables = list(optimizer_variables)
         self._coefficients = coefficients
+        self._check_numerics = check_numerics
         self._all = [*self._weights, *self._optimizer_variables]
         for group in (self._weights, self._all, coefficients.variables):
             graph_session.prepare_access(group)
@@ -52,7 +56,7 @@ class PolicyState:
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Assigns them if all fit."""
-        check_values(self._weights, weights, "weights")
+        check_values(self._weights, weights, "weights", finite=self._check_numerics)
         self._graph_session.write(self._weights, weights)
 
     def import_weights(self, weights: Mapping[str, np.ndarray]) -> None:

@@ -448,7 +448,8 @@ class TFPolicy(PolicyHooks, Policy):
         """Assigns all weights, or none.
 
         Raises:
-            ValueError: Names or shapes differ; all of them are listed.
+            ValueError: Names or shapes differ, or with `check_numerics` a weight is not finite;
+                all of them are listed.
         """
         self._check_open()
         self._state.set_weights(weights)

@@ -203,9 +203,19 @@ def variable_names(variables: Sequence[tf.Variable]) -> tuple[str, ...]:
 
 
 def check_values(
-    variables: Sequence[tf.Variable], values: Mapping[str, np.ndarray], what: str
+    variables: Sequence[tf.Variable],
+    values: Mapping[str, np.ndarray],
+    what: str,
+    *,
+    finite: bool = False,
 ) -> None:
     """Checks that `values` has just the variables' names, with their shapes and safe dtypes.
+
+    Args:
+        variables: What they are for.
+        values: Arrays by name.
+        what: What messages call them.
+        finite: Whether NaN and infinity are refused, too.
 
     Raises:
         ValueError: It has not; missing, unexpected and mis-shaped names are all listed.
@@ -226,6 +236,14 @@ def check_values(
             problems.append(f"{name}: expected shape {tuple(variable.shape)}, got {value.shape}")
         elif not np.can_cast(value.dtype, variable.dtype.as_numpy_dtype, "same_kind"):
             problems.append(f"{name}: expected {variable.dtype.name}, got {value.dtype}")
+        elif finite:
+            with np.errstate(over="ignore"):
+                assigned = value.astype(variable.dtype.as_numpy_dtype, copy=False)
+            count = assigned.size - np.count_nonzero(np.isfinite(assigned))
+            if count:
+                problems.append(
+                    f"{name}: {count} of {value.size} values are not finite (`check_numerics`)"
+                )
     if problems:
         raise ValueError(f"The {what} do not fit; nothing was assigned. " + "; ".join(problems))
 
