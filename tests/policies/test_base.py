@@ -7,8 +7,8 @@ import tensorflow as tf
 from policy_reference import MODEL, OBS, gae, known_weights, network
 
 from tfpolicy.models import Model, ModelOutput
-from tfpolicy.policies.a2c import A2CPolicy
-from tfpolicy.policies.ppo import PPOPolicy
+from tfpolicy.policies.a2c import A2CConfig, A2CPolicy
+from tfpolicy.policies.ppo import PPOConfig, PPOPolicy
 from tfpolicy.sample_batch import SampleBatch, concat_samples
 from tfpolicy.view_requirement import ViewRequirement
 
@@ -98,6 +98,21 @@ def test_advantages_equal_the_slow_reference(policy, rows, end):
     np.testing.assert_allclose(result["advantages"], expected, 1e-4, 1e-5)
     np.testing.assert_allclose(result["value_targets"], expected + values, 1e-4, 1e-5)
     assert result["advantages"].dtype == result["value_targets"].dtype == np.float32
+
+
+@pytest.mark.parametrize("config_class", [A2CConfig, PPOConfig])
+@pytest.mark.parametrize("key", ["lr", "vf_loss_coeff", "entropy_coeff"])
+def test_coefficients_are_finite_and_not_negative(config_class, key):
+    for value, message in ((np.inf, "must be finite"), (-0.1, "must be at least 0.0")):
+        with pytest.raises(ValueError, match=f"`{key}` {message}"):
+            config_class.from_dict({key: value})
+    with pytest.raises(ValueError, match="`entropy_coeff_schedule` must be at least 0.0 at all"):
+        config_class.from_dict({"entropy_coeff_schedule": [[0, 0.1], [9, -0.1]]})
+
+
+def test_the_kl_penalty_is_finite():
+    with pytest.raises(ValueError, match="`kl_coeff` must be finite, got inf"):
+        PPOConfig(kl_coeff=np.inf)
 
 
 @pytest.mark.parametrize("config", [{}, {"use_critic": False}])
