@@ -77,6 +77,14 @@ def test_a_checkpoint_replaces_another_and_leaves_foreign_files_alone(tmp_path):
         assert len(names(tmp_path)) == 4 and len(list(tmp_path.glob("state-????????.npz"))) == 1
 
 
+def test_a_folder_of_versions_is_no_place_for_a_checkpoint(tmp_path):
+    (tmp_path / "17").mkdir()
+    (tmp_path / "17" / "saved_model.pb").touch()
+    with pytest.raises(ValueError, match="needs a folder of its own, but .* holds versions"):
+        write_checkpoint(tmp_path, DESCRIPTION, sequential_state())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["17"]
+
+
 def test_a_copied_or_renamed_checkpoint_is_read(tmp_path):  # g16
     write_checkpoint(tmp_path / "a", DESCRIPTION, sequential_state())
     shutil.copytree(tmp_path / "a", tmp_path / "b")

@@ -65,8 +65,14 @@ def write_checkpoint(
 
     Raises:
         TypeError: A value of another kind, named by its path in `state` or `description`.
+        ValueError: The folder holds versions of a SavedModel, which the checkpoint would hide.
     """
     folder = Path(folder)
+    if folder.is_dir() and any(folder.glob("[0-9]*/saved_model.pb")):
+        raise ValueError(
+            f"A checkpoint needs a folder of its own, but `{folder}` holds versions of a "
+            f"SavedModel."
+        )
     arrays: dict[str, np.ndarray] = {}
     content = {
         "format": FORMAT,

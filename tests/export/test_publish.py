@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tfpolicy
+from tfpolicy.checkpoint import write_checkpoint
 from tfpolicy.export.publish import (
     MAX_VERSION,
     check_base,
@@ -277,3 +278,9 @@ def test_a_reader_never_sees_half_of_a_version_come_or_go(tmp_path):
     reader.join()
     assert halves == [] and len(set(looks)) > 20
     assert names(tmp_path) == ["199", "200"]
+
+
+def test_a_checkpoint_is_no_folder_of_versions(tmp_path):
+    write_checkpoint(tmp_path / "kept", {}, {})
+    with pytest.raises(ValueError, match="`export_dir` must not be a checkpoint, but .*kept"):
+        check_base(tmp_path / "kept", "saved_model.pb")

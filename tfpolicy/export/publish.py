@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from tfpolicy.checkpoint import HEADER_FILE
 from tfpolicy.files import hidden_sibling, publish_folder, staged_folder
 
 # TensorFlow Serving reads the names of versions as numbers of 64 bits, and passes over others.
@@ -108,9 +109,12 @@ def check_base(export_dir: str | os.PathLike[str], marker: str) -> None:
         marker: A file that a version has.
 
     Raises:
-        ValueError: It is a version, or has the name of one and lies beside others.
+        ValueError: It is a version, or has the name of one and lies beside others, or it is a
+            checkpoint, which would be found in place of the versions.
     """
     base = Path(export_dir).resolve()
+    if (base / HEADER_FILE).is_file():
+        raise ValueError(f"`export_dir` must not be a checkpoint, but `{export_dir}` is one.")
     siblings = [base]
     if is_version(base.name) and base.parent.is_dir():
         siblings += [folder for folder in base.parent.iterdir() if is_version(folder.name)]
