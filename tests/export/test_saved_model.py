@@ -26,7 +26,14 @@ from tfpolicy.spaces import flatten, leaf_spaces
 
 S = gym.spaces
 INF = np.inf
-ROWS, STEPS = 4, 3
+ROWS, STEPS = (4,), 3
+# Those that remember: where errors add up, and rows may be mistaken for each other.
+MEMORY_ROWS, MEMORY_STEPS = (1, 7), 200
+MEMORIES = {
+    "lstm": {"use_lstm": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},
+    "gru": {"use_gru": True, "vf_share_layers": True},
+    "attention": {"use_attention": True, "attention_dim": 6, "attention_memory_inference": 5},
+}
 # Every kind of observation and every kind of action of which a policy can be built.
 CASES = {
     "box": (OBS, S.Discrete(3, start=2)),
@@ -42,6 +49,9 @@ CASES = {
     "several_actions": (OBS, S.Dict(go=S.Discrete(3), by=S.Tuple([S.Box(-2, 5, (2,))]))),
     "tuple": (S.Tuple([OBS, S.MultiBinary(2)]), S.MultiBinary(3)),
     "recurrent": (OBS, THREE),
+    "lstm": (OBS, THREE),
+    "gru": (S.Tuple([OBS, S.MultiBinary(2)]), S.MultiDiscrete([2, 3], start=[1, 0])),
+    "attention": (OBS, S.Box(-INF, INF, (2,))),
 }
 # Imports nothing but what anyone has who serves a SavedModel.
 CLIENT = """
@@ -50,19 +60,24 @@ import numpy as np, tensorflow as tf
 
 for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     model = tf.saved_model.load(str(folder / "1"))
-    given = dict(np.load(folder / "inputs.npz"))
-    act, results, state = model.signatures["serving_default"], [], {}
-    if "initial_state" in model.signatures:
-        rows = tf.zeros(len(given["obs"][0]), tf.int32)
-        state = model.signatures["initial_state"](batch_size=rows)
-    for step in range(len(next(iter(given.values())))):
-        result = act(**{k: tf.constant(v[step]) for k, v in given.items()}, **state)
-        state = {k: result["state_out" + k.removeprefix("state_in")] for k in state}
-        results.append(result)
-        assert model.signatures["sample"](**{k: tf.constant(v[step]) for k, v in given.items()},
-                                          **state).keys() == result.keys()
-    stacked = {k: np.stack([r[k].numpy() for r in results]) for k in results[0]}
-    np.savez(folder / "outputs.npz", **stacked)
+    act, sample = model.signatures["serving_default"], model.signatures["sample"]
+    for path in folder.glob("inputs_*.npz"):
+        given, results, state, before = dict(np.load(path)), [], {}, {}
+        steps, rows = next(iter(given.values())).shape[:2]
+        if "initial_state" in model.signatures:
+            state = model.signatures["initial_state"](batch_size=tf.zeros(rows, tf.int32))
+        if "prev_rewards" in given:
+            before["prev_actions"] = tf.zeros(rows, tf.int64)
+        for step in range(steps):
+            now = {k: tf.constant(v[step]) for k, v in given.items()}
+            result = act(**now, **state, **before)
+            if step < 3:
+                assert sample(**now, **state, **before).keys() == result.keys()
+            state = {k: result["state_out" + k.removeprefix("state_in")] for k in state}
+            before = {k: result["actions"] for k in before}
+            results.append(result)
+        stacked = {k: np.stack([r[k].numpy() for r in results]) for k in results[0]}
+        np.savez(path.with_name(path.name.replace("inputs", "outputs")), **stacked)
 assert "tfpolicy" not in sys.modules and "gymnasium" not in sys.modules
 """
 
@@ -70,54 +85,74 @@ assert "tfpolicy" not in sys.modules and "gymnasium" not in sys.modules
 def case_policy(name):
     """A policy whose weights are large enough for its actions to differ."""
     obs_space, action_space = CASES[name]
-    model = {"fcnet_hiddens": [6]}
+    model = {"fcnet_hiddens": [6], "lstm_cell_size": 5, **MEMORIES.get(name, {})}
     if name == "recurrent":
         model["custom_model"] = Recurrent
     policy = small_policy("pg", obs_space, action_space, model=model)
     rng = np.random.default_rng(7)
-    policy.set_weights({k: rng.normal(0, 0.6, v.shape) for k, v in policy.get_weights().items()})
+    # A bias would make most actions one and the same.
+    policy.set_weights(
+        {
+            k: 0 * v if k.endswith("bias") else rng.normal(0, 0.6, v.shape)
+            for k, v in policy.get_weights().items()
+        }
+    )
     return policy
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """For every case what the policy does, and what its SavedModel does in a strange process."""
+    """For every case what the policy does, and what its SavedModel does in a strange process.
+
+    By name and number of rows; both go on from state to state, beginning with the initial one.
+    """
     root = tmp_path_factory.mktemp("served")
     expected = {}
     for name in CASES:
         with case_policy(name) as policy:
             assert policy.export_model(root / name) == root / name / "1"
-            observations = [
-                flatten(policy.observation_space, sample_rows(policy.observation_space, ROWS, seed))
-                for seed in range(STEPS)
-            ]
-            names = leaf_spaces(policy.observation_space, "obs")
-            inputs = {
-                key: np.stack([obs[index] for obs in observations])
-                for index, key in enumerate(names)
-            }
-            np.savez(root / name / "inputs.npz", **inputs)
-            expected[name] = acted_singly(policy, observations)
+            for rows in MEMORY_ROWS if name in MEMORIES else ROWS:
+                inputs, expected[name, rows] = played(policy, name, rows)
+                np.savez(root / name / f"inputs_{rows}.npz", **inputs)
     # Isolated: the folder of this package is not on the path.
     command = [sys.executable, "-I", "-c", CLIENT, os.fspath(root)]
     subprocess.run(command, check=True, cwd=root, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
-    return {name: (expected[name], dict(np.load(root / name / "outputs.npz"))) for name in CASES}
+    return {
+        (name, rows): (outputs, dict(np.load(root / name / f"outputs_{rows}.npz")))
+        for (name, rows), outputs in expected.items()
+    }
+
+
+def played(policy, name, rows):
+    """What a SavedModel is given step by step, [T, B, ...], and what the policy does on it."""
+    space, steps = policy.observation_space, MEMORY_STEPS if name in MEMORIES else STEPS
+    observations = [flatten(space, sample_rows(space, rows, seed)) for seed in range(steps)]
+    columns = map(np.stack, zip(*observations, strict=True))
+    inputs = dict(zip(leaf_spaces(space, "obs"), columns, strict=True))
+    if "prev_rewards" in policy.acting_columns:
+        rewards = np.random.default_rng(rows).normal(0, 1, (steps, rows)).astype(np.float32)
+        rewards[0] = 0.0
+        inputs["prev_rewards"] = rewards
+    return inputs, acted_singly(policy, observations, inputs.get("prev_rewards"))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_process_without_this_package_acts_as_compute_single_action(served, name):  # a3, a4, a16
-    expected, found = served[name]
-    del expected["action_prob"]
-    assert found.keys() == expected.keys()
-    for key, value in expected.items():
-        assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
-        if value.dtype.kind == "f":
-            np.testing.assert_allclose(found[key], value, rtol=1e-6, atol=1e-6, err_msg=key)
-        else:
-            np.testing.assert_array_equal(found[key], value, err_msg=key)
-    # The comparison would mean little if all actions were alike.
-    actions = [value for key, value in expected.items() if key.split("_")[0] == "actions"]
-    assert all(len(np.unique(leaf)) > 1 for leaf in actions)
+    for rows in MEMORY_ROWS if name in MEMORIES else ROWS:
+        expected, found = served[name, rows]
+        del expected["action_prob"]
+        assert found.keys() == expected.keys()
+        # What differs is carried on to the next step.
+        tolerance = 1e-5 if name in MEMORIES else 1e-6
+        for key, value in expected.items():
+            assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
+            if value.dtype.kind == "f":
+                np.testing.assert_allclose(found[key], value, tolerance, tolerance, err_msg=key)
+            else:
+                np.testing.assert_array_equal(found[key], value, err_msg=key)
+        # The comparison would mean little if all actions were alike.
+        actions = [value for key, value in expected.items() if key.split("_")[0] == "actions"]
+        assert all(len(np.unique(leaf)) > 1 for leaf in actions)
 
 
 # One policy for everything below; nothing there changes it.
