@@ -8,6 +8,7 @@ from small_policies import OBS, THREE, ppo_batch, small_policy
 
 from tfpolicy import LossOutput, TFPolicy
 
+S = gym.spaces
 TINY = {"seed": 1, "model": {"fcnet_hiddens": [4]}}
 
 
@@ -27,6 +28,36 @@ def test_an_action_that_is_none_is_named_before_anything_changes(policy, learn):
     assert policy.get_num_samples_loaded_into_buffer() == 0
     for name, value in policy.get_weights().items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "message"),
+    [
+        (
+            S.Box(-2, 5, (2,), np.int32),
+            [[0, 5], [6, 0]],
+            r"`actions`: row 1 is \[6 0\], outside of",
+        ),
+        (
+            S.Tuple([THREE, S.Box(1, 1, (1,), bool)]),
+            (np.array([0, 2]), np.array([[True], [False]])),
+            r"`actions_1`: row 1 is \[False\], outside of Box",
+        ),
+    ],
+    ids=["integers", "nested truth values"],
+)
+def test_an_action_outside_of_a_box_of_choices_is_named(space, given, message):
+    with small_policy("pg", action_space=space) as boxes:
+        obs = np.zeros((2, 4), np.float32)
+        actions = given if isinstance(given, tuple) else np.array(given, np.int32)
+        batch = {"obs": obs, "actions": actions, "advantages": np.ones(2, np.float32)}
+        for use in (
+            lambda: boxes.learn_on_batch(batch),
+            lambda: boxes.load_batch_into_buffer(batch),
+            lambda: boxes.compute_log_likelihoods(actions, obs),
+        ):
+            with pytest.raises(ValueError, match=message):
+                use()
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint8, np.int32])

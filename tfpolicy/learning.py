@@ -269,12 +269,10 @@ class Learning:
 
     def _check_discrete(self, batch: SampleBatch) -> None:
         """Raises a `ValueError` if an observation or action is none of its space's."""
-        spaces = {
-            SampleBatch.OBS: self._model.observation_space,
-            SampleBatch.NEXT_OBS: self._model.observation_space,
-            SampleBatch.ACTIONS: self._dist_class.space,
-        }
-        for name, space in spaces.items():
+        if SampleBatch.ACTIONS in self.layout.specs:
+            self._dist_class.check_actions(batch[SampleBatch.ACTIONS], SampleBatch.ACTIONS)
+        space = self._model.observation_space
+        for name in (SampleBatch.OBS, SampleBatch.NEXT_OBS):
             if name in self.layout.specs:
                 leaves = leaf_spaces(space, name).items()
                 values = flatten(space, batch[name], name)

@@ -251,7 +251,8 @@ class TFPolicy(PolicyHooks, Policy):
             **kwargs: As in `compute_actions`.
 
         Raises:
-            ValueError: `actions` have the wrong shape, dtype or number of rows.
+            ValueError: `actions` have the wrong shape, dtype or number of rows, or one is outside
+                of the space.
         """
         if not actions_normalized and self.config.normalize_actions:
             leaves = batch_observations(self.action_space, actions, "actions")
@@ -266,6 +267,7 @@ class TFPolicy(PolicyHooks, Policy):
             raise ValueError(
                 f"`actions`: expected {len(feeds[0])} rows as in `obs_batch`, got {len(leaves[0])}."
             )
+        self.dist_class.check_actions(unflatten(self.dist_class.space, leaves), "actions")
         return self._actor.log_probs(feeds, leaves)
 
     def compute_values(self, input_dict: Mapping[str, Any]) -> np.ndarray:

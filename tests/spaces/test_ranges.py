@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as S
 
-from tfpolicy.spaces import batch_observations, check_in_range
+from tfpolicy.spaces import batch_observations, check_in_bounds, check_in_range
 
 INSIDE = [
     (S.Discrete(3), [0, 2]),
@@ -25,6 +25,13 @@ OUTSIDE = [
 @pytest.mark.parametrize(("space", "values"), INSIDE, ids=str)
 def test_values_of_the_space_pass_and_boxes_always_do(space, values):
     check_in_range(space, np.array(values), "obs")
+
+
+def test_boxes_are_checked_on_request():
+    space = S.Box(np.int8([0, -3]), np.int8([9, 3]), dtype=np.int8)
+    check_in_bounds(space, np.array([[9, -3]]), "actions")
+    with pytest.raises(ValueError, match=r"`actions`: row 1 is \[ 9 -4\], outside of Box"):
+        check_in_bounds(space, np.array([[9, -3], [9, -4]]), "actions")
 
 
 @pytest.mark.parametrize(("space", "values", "text"), OUTSIDE, ids=str)

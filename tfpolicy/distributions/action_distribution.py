@@ -10,6 +10,7 @@ import gymnasium as gym
 import tensorflow as tf
 
 from tfpolicy.distributions.base import Distribution, Family
+from tfpolicy.spaces import flatten, leaf_spaces
 
 
 class ActionDistribution(abc.ABC):
@@ -30,6 +31,23 @@ class ActionDistribution(abc.ABC):
     @abc.abstractmethod
     def parts(self) -> tuple[BoundFamily, ...]:
         """What makes each of `Distribution.parts`."""
+
+    def check_actions(self, actions: Any, name: str) -> None:
+        """Checks actions that are to be learned from.
+
+        Args:
+            actions: [B, *leaf.shape] arrays, nested as `space`.
+            name: What messages call them.
+
+        Raises:
+            ValueError: One is outside of the space; the first such row is named.
+        """
+        if self.parts == (self,):
+            self.parts[0].family.check_actions(self.space, actions, name)
+            return
+        names, values = leaf_spaces(self.space, name), flatten(self.space, actions, name)
+        for part, leaf_name, leaf in zip(self.parts, names, values, strict=True):
+            part.family.check_actions(part.space, leaf, leaf_name)
 
     @abc.abstractmethod
     def __call__(self, inputs: tf.Tensor) -> Distribution:

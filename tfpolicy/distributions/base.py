@@ -10,6 +10,8 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
+from tfpolicy.spaces import check_in_range, flatten, leaf_spaces
+
 SpaceT = TypeVar("SpaceT", bound=gym.Space)
 Self = TypeVar("Self", bound="Distribution")
 
@@ -109,6 +111,22 @@ class Family(Distribution, Generic[SpaceT]):
     @abc.abstractmethod
     def num_inputs(space: SpaceT) -> int:
         """Number of values per row that the model must produce for `space`."""
+
+    @classmethod
+    def check_actions(cls, space: gym.Space, actions: Any, name: str) -> None:
+        """Checks actions on their way to `log_prob`, where one outside has no probability.
+
+        Args:
+            space: What the family describes the actions of.
+            actions: [B, *leaf.shape] arrays, nested as `space`.
+            name: What messages call them.
+
+        Raises:
+            ValueError: A discrete value is outside of its space.
+        """
+        leaves = leaf_spaces(space, name).items()
+        for (leaf_name, leaf), values in zip(leaves, flatten(space, actions, name), strict=True):
+            check_in_range(leaf, np.asarray(values), leaf_name)
 
     def _checked_actions(self, actions: tf.Tensor | np.ndarray, dtype: tf.DType) -> tf.Tensor:
         """`actions` as a [B, *space.shape] tensor of `dtype`; floats are rounded to integers."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
 from tfpolicy.distributions.base import Family
-from tfpolicy.spaces import is_float_box
+from tfpolicy.spaces import Leaf, check_in_bounds, is_float_box
 
 # Stands for "impossible" where a log-probability is multiplied by its probability: 0 · -inf is NaN.
 _LOWEST_LOGIT = -1e9
@@ -122,6 +124,11 @@ class MultiCategorical(Family[gym.spaces.MultiDiscrete | gym.spaces.Box]):
         """One logit per value of every choice."""
         counts, _ = _choices(space)
         return sum(counts)
+
+    @classmethod
+    def check_actions(cls, space: gym.Space, actions: Any, name: str) -> None:
+        """See base class; of a Box only low … high are choices."""
+        check_in_bounds(cast("Leaf", space), np.asarray(actions), name)
 
     @property
     def logits(self) -> tf.Tensor:

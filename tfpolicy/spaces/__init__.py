@@ -15,7 +15,7 @@ from tfpolicy.spaces.actions import (
 )
 from tfpolicy.spaces.base import Leaf, check_supported, flatten, leaf_spaces, map_leaves, unflatten
 from tfpolicy.spaces.observations import batch_observations
-from tfpolicy.spaces.ranges import check_in_range
+from tfpolicy.spaces.ranges import check_in_bounds, check_in_range
 from tfpolicy.spaces.serialization import space_from_json, space_to_json
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "action_scaling",
     "batch_observations",
     "blank_action",
+    "check_in_bounds",
     "check_in_range",
     "check_supported",
     "clip_action",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
@@ -29,9 +29,17 @@ def check_in_range(space: Leaf, values: np.ndarray, name: str) -> None:
     Raises:
         ValueError: A value is outside; the first such row is named.
     """
+    if not isinstance(space, Box):
+        check_in_bounds(space, values, name)
+
+
+def check_in_bounds(space: Leaf, values: np.ndarray, name: str) -> None:
+    """Checks as `check_in_range`, but values of boxes, too."""
+    low: Any
+    high: Any
     if isinstance(space, Box):
-        return
-    if isinstance(space, MultiBinary):
+        low, high = space.low, space.high
+    elif isinstance(space, MultiBinary):
         low, high = np.int64(0), np.int64(1)
     elif isinstance(space, MultiDiscrete):
         low, high = space.start, space.start + space.nvec - 1
