@@ -172,7 +172,7 @@ def test_settings_can_be_replaced_and_gpus_are_only_asked_for_if_they_are_there(
 
 
 def test_a_checkpoint_of_another_class_is_refused(saved):
-    with pytest.raises(ValueError, match="is a tfpolicy.policies.ppo.PPOPolicy, which is no A2CPolicy"):
+    with pytest.raises(ValueError, match="tfpolicy.policies.ppo.PPOPolicy, which is no A2CPolicy"):
         A2CPolicy.from_checkpoint(saved)
 
 
