@@ -135,6 +135,43 @@ def test_one_legal_action_leaves_everything_finite(policy):
     assert np.abs(named["value_out/kernel"]).max() > 0.0
 
 
+@pytest.mark.parametrize(
+    "algo, config",
+    [
+        ("ppo", {"kl_coeff": 1.0, "entropy_coeff": 0.01, "sgd_minibatch_size": 16}),
+        ("ppo", {"kl_coeff": 1.0, "jit_compile": True, "sgd_minibatch_size": 16}),
+        ("a2c", {"entropy_coeff": 0.5, "num_gpus": 2, "fake_gpus": True}),
+        ("pg", {}),
+    ],
+    ids=["ppo", "compiled", "a2c on two towers", "pg"],
+)
+def test_learning_stays_finite_where_every_choice_has_one_legal_value(algo, config):
+    obs, rows = observe_nested(64), np.arange(64)
+    one_of = {n: np.eye(n)[rows % n] for n in (2, 3, 4)}
+    obs["action_mask"]["then"] = (np.float32(np.concatenate([one_of[2], one_of[3]], axis=1)),)
+    obs["action_mask"]["way"] = np.int8(one_of[4])
+    config = {"lr": 0.1, "train_batch_size": 64, **config}
+    with small_policy(algo, NESTED_OBS, NESTED, **config) as policy:
+        batch = train_batch(policy, obs)
+        policy.load_batch_into_buffer(batch)
+        # Far from where the batch was sampled, so that no term is 0 but those of the choices.
+        results = [policy.learn_on_buffer(num_sgd_iter=5), policy.learn_on_batch(batch)]
+        gradients, result = policy.compute_gradients(batch)
+        for stats in (r["learner_stats"] for r in (*results, result)):
+            assert np.isfinite(list(stats.values())).all()
+        assert all(np.isfinite(gradient).all() for gradient in gradients if gradient is not None)
+        assert any(gradient.any() for gradient in gradients if gradient is not None)
+        for explore in (True, False):
+            actions, _, extras = policy.compute_actions(obs, explore=explore)
+            np.testing.assert_array_equal(actions["way"], rows % 4)
+            np.testing.assert_array_equal(actions["then"][0], np.stack([rows % 2, rows % 3], 1))
+            # That of the two numbers alone: what must be chosen is chosen for certain.
+            mean, log_std = np.split(extras["action_dist_inputs"][:, :4], 2, axis=1)
+            z = (actions["power"] - mean) / np.exp(log_std)
+            expected = (-0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)).sum(axis=1)
+            np.testing.assert_allclose(extras["action_logp"], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_the_loss_sees_the_same_masked_logits_as_acting(policy):  # e16
     # An untouched policy's ratio is 1 and its KL is 0, and masked logits have no gradient.
     batch = train_batch(policy, observe(100))
