@@ -1,7 +1,8 @@
-"""Fixtures for every folder of tests: a disk that fails."""
+"""For every folder of tests: options for how policies learn, and a disk that fails."""
 
 import builtins
 import contextlib
+import dataclasses
 import errno
 import io
 import itertools
@@ -11,9 +12,54 @@ import resource
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tfpolicy.config import PolicyConfig
+
 # How fast examples are drawn says how busy the machine is, and decides no test.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("how policies learn where a test does not say")
+    group.addoption("--jit-compile", action="store_true", help="compiled")
+    group.addoption("--towers", type=int, default=0, help="on so many fake GPUs")
+
+
+def pytest_configure(config):
+    """Changes the defaults of every policy config, in each process of pytest-xdist.
+
+    What a test says and what is read from a file stands; children that a test starts keep the
+    defaults of the package.
+    """
+    defaults = _learning_defaults(config)
+    for name, value in defaults.items():
+        setattr(PolicyConfig, name, value)
+        # Shared with subclasses, those to come too.
+        PolicyConfig.__dataclass_fields__[name].default = value
+    for config_class in _with_subclasses(PolicyConfig) if defaults else ():
+        init = config_class.__init__
+        names = [field.name for field in dataclasses.fields(config_class)]
+        known = dict(zip(names, init.__defaults__, strict=True))
+        init.__defaults__ = tuple({**known, **defaults}.values())
+
+
+def pytest_report_header(config):
+    changed = [f"{name}={value}" for name, value in _learning_defaults(config).items()]
+    return ["defaults of policy configs: " + ", ".join(changed)] if changed else []
+
+
+def _with_subclasses(config_class):
+    """The class and those below that a conftest of a folder has imported by now."""
+    yield config_class
+    for subclass in config_class.__subclasses__():
+        yield from _with_subclasses(subclass)
+
+
+def _learning_defaults(config):
+    compiled, towers = config.getoption("--jit-compile"), config.getoption("--towers")
+    defaults = {"jit_compile": True} if compiled else {}
+    return {**defaults, "num_gpus": towers, "fake_gpus": True} if towers else defaults
+
 
 # What the standard library looks up here at the moment of the call.
 _OPERATIONS = [
