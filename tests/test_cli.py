@@ -308,6 +308,13 @@ def test_weights_become_a_saved_model_with_or_without_a_checkpoint(run, tmp_path
     assert evaluated == _run("evaluate", run, "CartPole-v1", "--episodes=2").stdout
 
 
+def test_envpool_that_is_not_installed_is_said_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    said = _error("train", "CartPole-v1", "--vectorization=envpool", f"--logdir={tmp_path / 'run'}")
+    assert "needs the package envpool" in said and "pip install tfpolicy[envpool]" in said
+    assert not (tmp_path / "run").exists()
+
+
 SLOW_TRAINING = """
 import sys, time
 import gymnasium as gym

@@ -1,4 +1,4 @@
-"""The command `tfpolicy`: train, evaluate, export, inspect. Starts without TensorFlow."""
+"""The command `tfpolicy`, from training to converting files. Starts without TensorFlow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PATH = click.Path(path_type=Path)
 _EXISTING = click.Path(path_type=Path, exists=True)
 _EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _NEW_FILE = click.Path(path_type=Path, dir_okay=False)
-_VECTORIZATIONS = click.Choice(["sync", "async", "vector_entry_point"])
+_VECTORIZATIONS = click.Choice(["sync", "async", "vector_entry_point", "envpool"])
 
 
 class UserError(click.ClickException):
@@ -94,10 +94,11 @@ Examples:
 @click.option("--resume", type=_EXISTING, help="Go on with a run: its directory or a checkpoint.")
 @click.pass_context
 def train(context: click.Context, resume: Path | None, **options: Any) -> None:
-    """Trains a policy in the gymnasium environment ENV.
+    """Trains a policy in ENV, an environment of gymnasium or, with that vectorization, of envpool.
 
     Settings are those of the policy's config; --set wins over --config. The first Ctrl-C saves a
-    checkpoint and ends, the second ends at once. A resumed run goes on as if it had never stopped.
+    checkpoint and ends, the second ends at once. A resumed run goes on as if it had never stopped;
+    if environments cannot be brought back, as those of envpool, it says so and begins new episodes.
     """
     export_dir = options["export_dir"]
     if export_dir and export_dir.exists() and not export_dir.is_dir():

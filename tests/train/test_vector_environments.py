@@ -1,3 +1,5 @@
+import sys
+
 import counting  # noqa: F401  (registers the environments)
 import numpy as np
 import pytest
@@ -48,6 +50,19 @@ def test_the_environments_own_vector_entry_point_is_used_and_configured():
 def test_bad_arguments_are_named(num_envs, vectorization, message):
     with pytest.raises(ValueError, match=message):
         make_vector_env("Counting-v0", num_envs, vectorization)
+
+
+def test_envpool_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(
+        ImportError, match=r"needs the package envpool.*pip install tfpolicy\[envpool"
+    ):
+        make_vector_env("CartPole-v1", 2, "envpool")
+
+
+def test_the_name_that_gymnasium_would_take_for_its_own_environment_is_refused():
+    with pytest.raises(ValueError, match="'CartPole-v1' with vectorization 'envpool'"):
+        make_vector_env("envpool:CartPole-v1", 2)
 
 
 def test_a_vector_environment_must_say_how_it_resets():

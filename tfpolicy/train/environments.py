@@ -13,8 +13,9 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from tfpolicy import spaces
+from tfpolicy.train.envpool_env import EnvPoolVectorEnv
 
-VECTORIZATIONS = ("sync", "async", "vector_entry_point")
+VECTORIZATIONS = ("sync", "async", "vector_entry_point", "envpool")
 
 _SEEDS_PER_BLOCK = 64
 
@@ -73,16 +74,18 @@ def make_vector_env(
 
     Sub-environments of "sync" and "async" are never reset behind our back
     (`AutoresetMode.DISABLED`): `Environments` gives each episode its own seed. The environment's
-    own vector entry point resets as it likes.
+    own vector entry point and envpool reset as they like.
 
     Args:
-        env_id: As for `gymnasium.make`, for example "CartPole-v1" or "module:Env-v0".
+        env_id: As for `gymnasium.make`, for example "CartPole-v1" or "module:Env-v0"; for
+            "envpool" the name of one of its tasks.
         num_envs: How many.
-        vectorization: "sync", "async" (a process each) or "vector_entry_point".
+        vectorization: "sync", "async" (a process each), "vector_entry_point" or "envpool".
         env_config: Keyword arguments of the environment.
 
     Raises:
         ValueError: `vectorization` is unknown or `num_envs` is not positive.
+        ImportError: envpool is not installed.
         gymnasium.error.Error: There is no such environment.
     """
     if vectorization not in VECTORIZATIONS:
@@ -90,6 +93,11 @@ def make_vector_env(
         raise ValueError(f"`vectorization` must be one of {known}, got {vectorization!r}.")
     if num_envs < 1:
         raise ValueError(f"`num_envs` must be at least 1, got {num_envs}.")
+    if vectorization == "envpool":
+        return EnvPoolVectorEnv(env_id, num_envs, env_config)
+    if env_id.startswith("envpool:"):  # gymnasium would import envpool and make its own.
+        name = env_id.removeprefix("envpool:")
+        raise ValueError(f"An environment of envpool is {name!r} with vectorization 'envpool'.")
     options: dict[str, Any] = {}
     if vectorization != "vector_entry_point":
         # We copy observations into our own columns, so the environment need not.

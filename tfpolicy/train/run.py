@@ -39,11 +39,14 @@ SECONDS_PER_CHECKPOINT = 60.0
 class RunSpec:
     """What fixes a run: with the same spec, it can be resumed bit for bit.
 
+    Where the vector environment cannot be seeded episode by episode (a vector entry point of its
+    own, envpool), all but the running episodes can.
+
     Attributes:
-        env: Id of a gymnasium environment.
+        env: Id of an environment of gymnasium, or of envpool.
         algo: Name of an algorithm.
         num_envs: Sub-environments.
-        vectorization: "sync", "async" or "vector_entry_point".
+        vectorization: "sync", "async", "vector_entry_point" or "envpool".
         seed: Of the policy and of all episodes.
         config: The policy's config where it differs from the defaults; plain values.
     """
