@@ -1,6 +1,8 @@
+import functools
 import sys
 
 import counting  # noqa: F401  (registers the environments)
+import gymnasium as gym
 import numpy as np
 import pytest
 from counting import LENGTH, STEP, TAG, CountingEnv, CountingVectorEnv
@@ -170,6 +172,66 @@ def test_replay_brings_back_running_episodes_of_different_lengths(vectorization)
             np.testing.assert_array_equal(environments.step(chosen).obs, fresh.step(chosen).obs)
     finally:
         env.close()
+
+
+class StrictEnv(gym.Env):
+    """Says which of its actions are legal, one in three, and raises on the others."""
+
+    observation_space = gym.spaces.Box(0, 2**31, (2,), np.int64)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._draw(), {}
+
+    def step(self, action):
+        if action != self._legal:
+            raise ValueError(f"expected {self._legal}, got {action}")
+        return self._draw(), 1.0, self.np_random.random() < 0.1, False, {}
+
+    def _draw(self):
+        self._legal = int(self.np_random.integers(3))
+        return np.array([self.np_random.integers(2**20), self._legal])
+
+
+@pytest.mark.parametrize("make", [SyncVectorEnv, AsyncVectorEnv])
+def test_replay_takes_no_action_that_is_not_legal(make):
+    env = make([StrictEnv] * 4, autoreset_mode="Disabled")
+    fresh = Environments(SyncVectorEnv([StrictEnv] * 4, autoreset_mode="Disabled"), seed=2)
+    try:
+        environments = Environments(env, seed=2)
+        obs = np.array(environments.reset())
+        actions = [[] for _ in range(4)]
+        lengths = set()
+        for _ in range(60):
+            done = environments.step(obs[:, 1])
+            for i in range(4):
+                actions[i].append(obs[i, 1])
+                if done.started is not None and done.started[i]:
+                    actions[i].clear()
+            obs = np.array(done.obs)
+            fresh.episodes[:] = environments.episodes
+            replayed = fresh.replay([[np.array(a, np.int64)] for a in actions])
+            np.testing.assert_array_equal(replayed, obs)
+            lengths.add(tuple(len(a) > 0 for a in actions))
+        # Some that had begun and some that had not, more than once.
+        assert len(lengths) > 3
+    finally:
+        env.close()
+
+
+def test_replay_aligns_sub_environments_that_differ():
+    short = functools.partial(gym.wrappers.TimeLimit, CountingEnv(), max_episode_steps=3)
+    environments = Environments(SyncVectorEnv([CountingEnv, short], autoreset_mode="Disabled"), 3)
+    environments.reset()
+    # While the second waits, it cannot play as long an episode as the first does.
+    actions = [[np.zeros(7, np.int64)], [np.zeros(2, np.int64)]]
+    while (obs := environments.replay(actions)) is None or obs[0, LENGTH] == 7:
+        environments.episodes += 1
+    np.testing.assert_array_equal(obs[:, STEP], [7, 2])
+    for i in range(2):
+        start, _ = CountingEnv().reset(seed=episode_seed(3, i, int(environments.episodes[i])))
+        assert obs[i, TAG] == start[TAG]
 
 
 def test_replay_before_the_first_step_is_a_reset():

@@ -187,8 +187,8 @@ class Environments:
         """Brings back the running episodes, whose numbers are in `episodes`.
 
         All sub-environments step together, so that they are aligned at the end: an episode that
-        needs fewer steps than the longest starts later, and what its sub-environment does before
-        is wiped out by its reset.
+        needs fewer steps than the longest starts later. Until then its sub-environment plays the
+        longest, too, by the same seed and the same actions, since other actions might not be legal.
 
         Args:
             actions: For each sub-environment the leaves [L_i, ...] of its episode's actions so far.
@@ -199,26 +199,30 @@ class Environments:
         """
         lengths = np.array([len(leaves[0]) for leaves in actions])
         starts = lengths.max() - lengths
-        longest = actions[int(lengths.argmax())]
-        self.episodes -= 1
-        obs = self._start(np.ones(self.num_envs, np.bool_))
+        longest = int(lengths.argmax())
+        seeds = np.array([self._episode_seed(i) for i in range(self.num_envs)])
+        everywhere = np.ones(self.num_envs, np.bool_)
+        obs = self._reset(everywhere, np.where(starts > 0, seeds[longest], seeds).tolist())
         for step in range(lengths.max()):
             waiting = starts > step
             rows = [
-                longest if waiting[i] else [leaf[step - starts[i] :] for leaf in leaves]
+                [leaf[step] for leaf in actions[longest]]
+                if waiting[i]
+                else [leaf[step - starts[i]] for leaf in leaves]
                 for i, leaves in enumerate(actions)
             ]
-            stacked = [np.stack([leaf[0] for leaf in column]) for column in zip(*rows, strict=True)]
+            stacked = [np.stack(column) for column in zip(*rows, strict=True)]
             obs, _, terminateds, truncateds, _ = self.env.step(
                 spaces.unflatten(self.action_space, stacked)
             )
             ended = np.logical_or(terminateds, truncateds)
             if (ended & ~waiting).any():
                 return None
-            due = waiting & (ended | (starts == step + 1))
-            if due.any():
-                self.episodes -= due
-                obs = self._start(due)
+            due = starts == step + 1
+            # Where one is not like the longest, it ends where that does not.
+            again = due | ended
+            if again.any():
+                obs = self._reset(again, np.where(due, seeds, seeds[longest]).tolist())
         return obs
 
     def close(self) -> None:
@@ -228,12 +232,18 @@ class Environments:
     def _start(self, mask: Array) -> Any:
         """Resets the sub-environments in `mask` to their next episode; returns all observations."""
         self.episodes += mask
-        seeds: Any = None
+        seeds: list[int | None] | None = None
         if self.replayable:  # A vector environment of somebody else's need not take a list.
             seeds = [None] * self.num_envs
             for i in np.flatnonzero(mask).tolist():
-                seeds[i] = episode_seed(self._seed, i, int(self.episodes[i]))
+                seeds[i] = self._episode_seed(i)
+        return self._reset(mask, seeds)
+
+    def _reset(self, mask: Array, seeds: Any) -> Any:
         return self.env.reset(seed=seeds, options={"reset_mask": mask})[0]
+
+    def _episode_seed(self, env_index: int) -> int:
+        return episode_seed(self._seed, env_index, int(self.episodes[env_index]))
 
     def _final_in_obs(self, obs: Any, ended: Array) -> FinalObservations:
         # Indexing with an array copies, so the reset may reuse the environment's memory.
