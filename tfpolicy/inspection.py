@@ -17,7 +17,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tfpolicy.checkpoint import HEADER_FILE, read_checkpoint
 from tfpolicy.checksums import check_folder
 from tfpolicy.description import PolicyDescription
-from tfpolicy.export.h5 import OWN_GROUP, read_own
+from tfpolicy.export.h5 import OWN_GROUP, SUFFIXES, read_own
 from tfpolicy.export.moments import split_moments
 from tfpolicy.export.onnx import read_described, read_onnx
 from tfpolicy.export.saved_model import METADATA_FILE, MODEL_FILE, read_metadata, version_folder
@@ -41,7 +41,7 @@ def describe(path: Path) -> str:
 def inspect(path: Path) -> dict[str, Any]:
     """The same as nested plain data; raises the same."""
     if path.is_file():
-        readers = {".h5": _h5, ".hdf5": _h5, ".onnx": _onnx}
+        readers = {**dict.fromkeys(SUFFIXES, _h5), ".onnx": _onnx}
         if path.suffix.lower() not in readers:
             raise ValueError(f"`{path}` must be a folder or a file of {', '.join(readers)}.")
         return readers[path.suffix.lower()](path)

@@ -11,7 +11,7 @@ import numpy as np
 from tfpolicy.checkpoint import HEADER_FILE, read_checkpoint
 from tfpolicy.description import PolicyDescription
 from tfpolicy.export.example import Comparison, Example, compare, example_from_arrays
-from tfpolicy.export.h5 import read_own
+from tfpolicy.export.h5 import SUFFIXES, read_own
 from tfpolicy.export.inference import SERVING, build_inference, weight_shapes
 from tfpolicy.export.keras_weights import import_weights
 from tfpolicy.export.onnx import read_described, run_onnx
@@ -48,9 +48,9 @@ def verify(path: Path, config: Mapping[str, Any] | None = None) -> list[Comparis
     if path.suffix.lower() == ".onnx":
         _, example = read_described(path)
         return compare(example, run_onnx(path.read_bytes(), example.inputs))
-    if path.suffix.lower() in (".h5", ".hdf5"):
+    if path.suffix.lower() in SUFFIXES:
         return compare(*_h5(path, config))
-    raise ValueError(f"`{path}` must be a folder or a file of .h5, .hdf5, .onnx.")
+    raise ValueError(f"`{path}` must be a folder or a file of {', '.join(SUFFIXES)}, .onnx.")
 
 
 def table(comparisons: Sequence[Comparison]) -> str:

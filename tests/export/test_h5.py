@@ -346,6 +346,13 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["x.txt", "x", "x.keras"])
+def test_a_name_by_which_keras_would_not_know_the_file_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=rf"{name}` must end in \.h5 or \.hdf5"):
+        write_h5(tmp_path / name, layers_of(ARRAYS))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_interrupted_write_leaves_the_old_file_or_the_new(tmp_path, failing_disk):
     path = tmp_path / "x.h5"
     for failure in failing_disk.each_failure():

@@ -33,6 +33,8 @@ from tfpolicy.files import atomic_file
 
 # The last version of Keras that wrote this layout by default; all later ones read it.
 KERAS_VERSION = "2.15.0"
+# Keras and our own commands know a file by them.
+SUFFIXES = (".h5", ".hdf5")
 # What a policy writes about itself; Keras looks into groups that are listed.
 OWN_GROUP = "tfpolicy"
 _TOP_LEVEL = "top_level_model_weights"
@@ -63,9 +65,11 @@ def write_h5(
             the file has a checksum.
 
     Raises:
-        ValueError: There is no weight at all, a name is empty or occurs twice, a value is no array
-            of numbers, or `architecture` is not the JSON of a model.
+        ValueError: `path` does not end in one of `SUFFIXES`, there is no weight at all, a name is
+            empty or occurs twice, a value is no array of numbers, or `architecture` is not the JSON
+            of a model.
     """
+    check_suffix(path)
     named = [
         (layer, [(_full_name(layer, name), np.asarray(value)) for name, value in weights])
         for layer, weights in layers
@@ -93,6 +97,16 @@ def write_h5(
     content = seal_h5(image.getvalue()) if own else image.getvalue()
     with atomic_file(path) as staged:
         staged.write_bytes(content)
+
+
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """Refuses a name by which nobody would take the file for HDF5.
+
+    Raises:
+        ValueError: `path` does not end in one of `SUFFIXES`.
+    """
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise ValueError(f"`{os.fspath(path)}` must end in {' or '.join(SUFFIXES)}.")
 
 
 def _full_name(layer: str, name: str) -> str:
