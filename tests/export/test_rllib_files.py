@@ -143,6 +143,12 @@ def test_dicts_of_anything_but_arrays_are_refused(value):
         read_rllib({"w": value})
 
 
+@pytest.mark.parametrize("source", [None, 3, [("w", np.ones(1))]])
+def test_what_is_neither_a_path_nor_a_dict_is_refused(source):
+    with pytest.raises(TypeError, match="`source` must be a path or a dict of weights, got "):
+        read_rllib(source)
+
+
 def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_rllib(tmp_path / "nowhere")

@@ -39,11 +39,16 @@ def read_rllib(
 
     Raises:
         FileNotFoundError: There is no such file.
+        TypeError: `source` is neither a path nor a dict.
         ValueError: It is damaged or something else, a weight is no array of numbers, the weights
             have no names, or it holds several policies and `policy_id` is none of them.
     """
     if isinstance(source, Mapping):
         return _named(_weights_of(source, policy_id))
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"`source` must be a path or a dict of weights, got {type(source).__name__}."
+        )
     path = _state_file(Path(source), policy_id)
     if not path.exists():
         raise FileNotFoundError(f"`{path}` must hold weights of RLlib, but it does not exist.")
