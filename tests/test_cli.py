@@ -274,6 +274,28 @@ def test_a_folder_for_the_weights_is_refused_before_anything_is_exported(run, tm
     assert not (tmp_path / "saved").exists()
 
 
+def test_weights_get_a_name_by_which_they_are_known_again(run, tmp_path):
+    said = _error("export", run, tmp_path / "saved", f"--h5={tmp_path / 'weights.txt'}")
+    assert said == f"`{tmp_path / 'weights.txt'}` must end in .h5 or .hdf5."
+    assert not list(tmp_path.iterdir())
+    _run("export", run, tmp_path / "saved", f"--h5={tmp_path / 'weights.HDF5'}")
+    _run("verify", tmp_path / "weights.HDF5")
+
+
+@pytest.mark.parametrize("below", ["", "saved"])
+def test_a_file_is_no_folder_to_export_to(run, tmp_path, below):
+    file = tmp_path / "some_file"
+    file.write_text("mine")
+    expected = f"`{file / below}` must be a folder, but `{file}` is a file."
+    assert _error("export", run, file / below) == expected
+    assert _error("train", "CartPole-v1", f"--export={file / below}") == expected
+    weights = tmp_path / "weights.h5"
+    _run("export", run, tmp_path / "saved", f"--h5={weights}")
+    assert _error("convert", weights, file / below) == expected
+    assert _error("convert", weights, file / below, "--to=checkpoint") == expected
+    assert file.read_text() == "mine"
+
+
 def test_artifacts_are_verified(run, exported, tmp_path):
     _run("export", run, tmp_path / "saved", f"--h5={tmp_path / 'weights.h5'}")
     for path in (run, run / "checkpoints" / "000004", exported, tmp_path / "weights.h5"):

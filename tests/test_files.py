@@ -106,6 +106,15 @@ def test_a_folder_is_not_published_over_something_else(tmp_path, kind):
     assert everything(tmp_path) == (["1"] if kind == "file" else ["1", "1/mine"])
 
 
+def test_a_place_below_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    below = tmp_path / "file" / "below"
+    message = f"{below}` must be a folder, but `{tmp_path / 'file'}` is a file"
+    with pytest.raises(NotADirectoryError, match=message), atomic_file(below / "weights.h5"):
+        raise AssertionError("nothing is to be written")
+    assert everything(tmp_path) == ["file"]
+
+
 NAMES = ["plain.h5", "[odd]*.h5"]
 
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from tfpolicy.checksums import digest
 from tfpolicy.exact_json import decode, encode
-from tfpolicy.files import atomic_file, publish_folder, staged_folder
+from tfpolicy.files import atomic_file, check_folder, publish_folder, staged_folder
 from tfpolicy.locks import locked
 from tfpolicy.npz import read_npz, write_npz
 
@@ -64,10 +64,12 @@ def write_checkpoint(
             and plain values (str, int, float, bool, None).
 
     Raises:
+        NotADirectoryError: `folder` is a file, or lies below one.
         TypeError: A value of another kind, named by its path in `state` or `description`.
         ValueError: The folder holds versions of a SavedModel, which the checkpoint would hide.
     """
     folder = Path(folder)
+    check_folder(folder)
     if folder.is_dir() and any(folder.glob("[0-9]*/saved_model.pb")):
         raise ValueError(
             f"A checkpoint needs a folder of its own, but `{folder}` holds versions of a "

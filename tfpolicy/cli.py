@@ -101,8 +101,6 @@ def train(context: click.Context, resume: Path | None, **options: Any) -> None:
     if environments cannot be brought back, as those of envpool, it says so and begins new episodes.
     """
     export_dir = options["export_dir"]
-    if export_dir and export_dir.exists() and not export_dir.is_dir():
-        raise UserError(f"--export must be a folder, but {export_dir} is a file.")
     with _user_errors():
         if export_dir:
             _check_base(export_dir)
@@ -184,9 +182,14 @@ def export(checkpoint: Path, directory: Path, h5: Path | None, **options: int | 
 
     CHECKPOINT is a policy's checkpoint, a run or its checkpoint.
     """
+    from tfpolicy.export.h5 import check_suffix
     from tfpolicy.tf_policy import TFPolicy
     from tfpolicy.train.checkpoints import find_policy
 
+    with _user_errors():
+        _check_base(directory)
+        if h5:
+            check_suffix(h5)
     with _user_errors(), TFPolicy.from_checkpoint(find_policy(checkpoint)) as policy:
         click.echo(f"Exported to {policy.export_model(directory, **options)}")
         if h5:

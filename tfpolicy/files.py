@@ -68,6 +68,9 @@ def staged_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Yields:
         The hidden folder.
+
+    Raises:
+        NotADirectoryError: `path` lies below a file.
     """
     path = Path(path)
     with _made_folder(path.parent), contextlib.ExitStack() as locks:
@@ -104,6 +107,17 @@ def publish_folder(staged: Path, path: Path) -> None:
     _sync(path.parent)
 
 
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Refuses a place for a folder where there is a file, or that lies below one.
+
+    Raises:
+        NotADirectoryError: It is such a place.
+    """
+    for folder in (Path(path), *Path(path).parents):
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"`{path}` must be a folder, but `{folder}` is a file.")
+
+
 def hidden_sibling(path: Path) -> Path:
     """A new hidden name beside `path`; what has one and no lock goes at the next success."""
     return path.with_name(f".tmp-{_MACHINE}-{secrets.token_hex(4)}-{path.name}")
@@ -112,6 +126,7 @@ def hidden_sibling(path: Path) -> Path:
 @contextlib.contextmanager
 def _made_folder(folder: Path) -> Iterator[None]:
     """Makes `folder` and its parents; removes those that it made when the block raises."""
+    check_folder(folder)
     missing = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

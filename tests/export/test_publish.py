@@ -64,6 +64,13 @@ def test_the_place_of_a_version_is_no_folder_for_versions(tmp_path, monkeypatch,
         check_base(path, "saved_model.pb")
 
 
+@pytest.mark.parametrize("path", ["file", "file/below", "file/far/below"])
+def test_a_file_is_no_folder_for_versions(tmp_path, path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NotADirectoryError, match=f"must be a folder, but `{tmp_path}/file` is a f"):
+        check_base(tmp_path / path, "saved_model.pb")
+
+
 def test_folders_of_versions_may_have_numbers_for_names(tmp_path):
     for name in ("2024", "2025"):
         check_base(tmp_path / name, "saved_model.pb")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tfpolicy.checkpoint import HEADER_FILE
-from tfpolicy.files import hidden_sibling, publish_folder, staged_folder
+from tfpolicy.files import check_folder, hidden_sibling, publish_folder, staged_folder
 
 # TensorFlow Serving reads the names of versions as numbers of 64 bits, and passes over others.
 MAX_VERSION = 2**63 - 1
@@ -109,9 +109,11 @@ def check_base(export_dir: str | os.PathLike[str], marker: str) -> None:
         marker: A file that a version has.
 
     Raises:
+        NotADirectoryError: It is a file, or lies below one.
         ValueError: It is a version, or has the name of one and lies beside others, or it is a
             checkpoint, which would be found in place of the versions.
     """
+    check_folder(export_dir)
     base = Path(export_dir).resolve()
     if (base / HEADER_FILE).is_file():
         raise ValueError(f"`export_dir` must not be a checkpoint, but `{export_dir}` is one.")
