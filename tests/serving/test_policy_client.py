@@ -289,7 +289,8 @@ def test_a_model_that_is_no_policy_is_refused(tmp_path, protocol):
         ({"protocol": "soap"}, ValueError, "one of grpc, rest, got 'soap'"),
         ({"version": "3"}, ValueError, "a number as an int, or a label"),
         ({"version": "a/b"}, ValueError, "letters, digits"),
-        ({"version": -1}, ValueError, "at least 0, got -1"),
+        ({"version": -1}, ValueError, "of 0 to 9223372036854775807, got -1"),
+        ({"version": 2**63}, ValueError, "of 0 to 9223372036854775807, got 9223372036854775808"),
         ({"version": True}, TypeError, "number, a label or None, got True"),
         ({"timeout": 0}, ValueError, "`timeout` must be positive, got 0"),
         ({"retry_for": -1}, ValueError, "`retry_for` must be at least 0, got -1"),
@@ -376,13 +377,20 @@ def test_a_version_is_the_newest_or_a_number_or_a_label(versions, plain_policy, 
 
 
 def test_what_the_server_does_not_have_is_named(versions, protocol):
-    _, server, _ = versions
-    with pytest.raises(
-        ModelNotFoundError, match="does not have model 'model', version 7: .*not fo"
-    ):
-        connect(server, protocol, 7)
-    with pytest.raises(SignatureError, match="label: nobody"):
+    base, server, _ = versions
+    for number in (7, 2**63 - 1):
+        missing = f"does not have model 'model', version {number}: .*not fo"
+        with pytest.raises(ModelNotFoundError, match=missing):
+            connect(server, protocol, number)
+    missing = "does not have model 'model', label 'nobody': .*label: nobody"
+    with pytest.raises(ModelNotFoundError, match=missing):
         connect(server, protocol, "nobody")
+    labels = base / "labels.json"
+    labels.write_text(json.dumps({"stable": 1}))
+    with connect(server, protocol, "stable") as client:
+        labels.unlink()
+        with pytest.raises(ModelNotFoundError, match="label 'stable'"):
+            client.compute_single_action(np.zeros(4))
     with pytest.raises(ModelNotFoundError, match="does not have model 'other'"):
         PolicyClient(server.address(protocol), "other", protocol=protocol)
 

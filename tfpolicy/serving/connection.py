@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tfpolicy.export.publish import MAX_VERSION
 from tfpolicy.serving.transport import Transport, Version
 
 PROTOCOLS = ("grpc", "rest")
@@ -77,5 +78,5 @@ def check_version(version: Version) -> None:
             f"`version`: expected a number as an int, or a label of letters, digits and "
             f"underscores, got {version!r}."
         )
-    if isinstance(version, int) and version < 0:
-        raise ValueError(f"`version` must be at least 0, got {version}.")
+    if isinstance(version, int) and not 0 <= version <= MAX_VERSION:
+        raise ValueError(f"`version` must be an integer of 0 to {MAX_VERSION}, got {version}.")

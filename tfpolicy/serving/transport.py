@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -89,6 +90,10 @@ class Transport(abc.ABC):
 
     def failure(self, kind: type[Exception], version: Version, details: str) -> Exception:
         """Makes the error that says what came of a question, in the server's own words too."""
+        # TensorFlow Serving says of a label that it does not have, or that its flags do not allow
+        # ("Unrecognized servable version label"), that the argument is invalid.
+        if isinstance(version, str) and re.search("version.label", details):
+            kind = ModelNotFoundError
         texts: dict[type[Exception], str] = {
             ServerUnavailableError: "is unavailable",
             ModelNotFoundError: f"does not have {_described(self.model, version)}",
