@@ -16,11 +16,13 @@ from tfpolicy.graph.discovery import columns_read
 from tfpolicy.graph.filter_statistics import FilterStatistics, Update
 from tfpolicy.graph.layout import TrainLayout
 from tfpolicy.graph.learner import GRAD_NORM, Learner
+from tfpolicy.graph.packing import Packing, TrainedWeights, elementwise
 from tfpolicy.graph.placeholders import ColumnSpec
 from tfpolicy.graph.session import GraphSession, variable_names
 from tfpolicy.graph.towers import TOTAL_LOSS, LossOutput, Tower, TrainBatch, with_model_losses
 from tfpolicy.hooks import PolicyHooks
 from tfpolicy.models import Model
+from tfpolicy.models.base import replaceable_variables
 from tfpolicy.models.filtered import Filtered
 from tfpolicy.policy import LEARNER_STATS_KEY
 from tfpolicy.policy_state import PolicyState
@@ -87,19 +89,19 @@ class Learning:
             _check_repeats(repeated, max_seq_len)
             read_specs = {name: specs[name] for name in self.reads}
             self.layout = TrainLayout(read_specs, max_seq_len, repeated)
+            packable = replaceable_variables(model, trainable) if elementwise(optimizer) else []
+            weights_in_training = TrainedWeights(Packing(trainable, packable), optimizer)
             towers = [
                 Tower(
                     device,
                     model,
-                    trainable,
-                    self.coefficients,
+                    weights_in_training.packing,
                     self._tower_loss,
                     lambda loss, variables: hooks.gradients(optimizer, loss, variables),
                     self.layout.batch_specs,
                     max_seq_len,
                     compiles_itself=len(devices) > 1 or max_seq_len is not None,
                     frozen=frozen,
-                    packs_gradients=len(devices) > 1 and len({v.dtype for v in trainable}) == 1,
                 )
                 for device in devices
             ]
@@ -117,8 +119,8 @@ class Learning:
             graph_session,
             self.layout,
             towers,
-            trainable,
-            optimizer,
+            weights_in_training,
+            self.coefficients,
             frozen=frozen,
             minibatch_units=self._minibatch_units,
             num_buffers=config.num_multi_gpu_tower_stacks,
@@ -127,8 +129,9 @@ class Learning:
             jit_compile=config.jit_compile,
         )
         with graph_session.building():
-            slots = optimizer.variables()
-        graph_session.initialize([*slots, *self.coefficients.variables])
+            own = weights_in_training.own_variables
+            slots = weights_in_training.optimizer_variables(towers[0].has_gradient)
+        graph_session.initialize([*own, *self.coefficients.variables])
         self.state = PolicyState(
             graph_session, weights, slots, self.coefficients, check_numerics=config.check_numerics
         )

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfpolicy.config import ModelConfig
+from tfpolicy.graph.packing import Packing
 from tfpolicy.graph.session import GraphSession
 from tfpolicy.graph.towers import FixedColumns, LossOutput, Tower, TowerOutput, TrainBatch, combine
 from tfpolicy.models import Model, ModelOutput
@@ -79,34 +80,64 @@ def machine():
     graph_session.close()
 
 
+def trained(machine, frozen=()):
+    return [v for v in machine.variables if all(v is not other for other in frozen)]
+
+
 def tower(machine, loss, device=None, gradients=tf.gradients, frozen=(), **columns):
     specs = {"x": tf.TensorSpec([None, 2], tf.float32), **columns}
-    variables = [v for v in machine.variables if all(v is not other for other in frozen)]
+    variables = trained(machine, frozen)
     return Tower(
-        device, machine.model, variables, {}, loss, gradients, specs, None,
+        device, machine.model, Packing(variables, variables), loss, gradients, specs, None,
         compiles_itself=True, frozen=frozen,
     )  # fmt: skip
+
+
+def run(machine, made, leaves, frozen_values=(), frozen=(), rows=None, compiled=False):
+    """The gradients of the trained variables, zeros where there is none, and the statistics."""
+    variables = trained(machine, frozen)
+    packing = Packing(variables, variables)
+    with machine.building():
+        weights = packing.pack([variable.read_value() for variable in variables])
+        leaves = [tf.constant(leaf) for leaf in leaves]
+        frozen_values = [tf.constant(value) for value in frozen_values]
+        rows = None if rows is None else tf.constant(rows)
+        found = made(weights, {}, leaves, frozen_values, rows, compiled=compiled)
+        gradients = packing.unpack(found.gradients)
+    return machine.session.run([gradients, found.stats])
 
 
 X = np.float32([[1, 2], [3, 4]])
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
-@pytest.mark.parametrize("device", [None, "/CPU:1"])
-def test_a_tower_gives_gradients_of_what_the_loss_depends_on(machine, device, compiled):
+def mean_output(machine):
     def loss(batch):
         mean = batch.mean(machine.model(batch).dist_inputs[:, 0])
         return LossOutput(mean, {"twice": 2.0 * mean})
 
-    made = tower(machine, loss, device)
-    with machine.building():
-        found = made([tf.constant(X)], compiled=compiled)
-    (gradient,), stats = machine.session.run([list(found.gradients), found.stats])
+    return loss
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("device", [None, "/CPU:1"])
+def test_a_tower_gives_gradients_of_what_the_loss_depends_on(machine, device, compiled):
+    made = tower(machine, mean_output(machine), device)
+    (unused, gradient), stats = run(machine, made, [X], compiled=compiled)
     assert made.has_gradient == (False, True) and made.stat_names == ("total_loss", "twice")
     # x·w is 0 and 2.
     np.testing.assert_allclose(gradient, X.mean(axis=0))
     np.testing.assert_allclose(stats, [1, 2])
+    assert unused.tolist() == [0.0]
     assert isinstance(machine.model.w, tf.Variable)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_a_tower_takes_the_rows_that_it_is_told(machine, compiled):
+    made = tower(machine, mean_output(machine))
+    leaf = np.float32([[9, 9], [3, 4], [9, 9], [1, 2]])
+    (_, gradient), stats = run(machine, made, [leaf], rows=np.int32([3, 1]), compiled=compiled)
+    np.testing.assert_allclose(gradient, X.mean(axis=0))
+    np.testing.assert_allclose(stats, [1, 2])
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
@@ -118,10 +149,9 @@ def test_a_frozen_variable_is_read_as_what_is_handed_in_and_has_no_gradient(
         outputs = machine.model(batch).dist_inputs[:, 0] + machine.model.unused
         return LossOutput(batch.mean(outputs), {})
 
-    made = tower(machine, loss, device, frozen=[machine.model.w])
-    with machine.building():
-        found = made([tf.constant(X)], [tf.constant([1.0, 10.0])], compiled=compiled)
-    (gradient,), stats = machine.session.run([list(found.gradients), found.stats])
+    frozen = [machine.model.w]
+    made = tower(machine, loss, device, frozen=frozen)
+    (gradient,), stats = run(machine, made, [X], [[1.0, 10.0]], frozen, compiled=compiled)
     # x·(1, 10) is 21 and 43.
     assert gradient.tolist() == [1.0] and stats.tolist() == [32.0]
     assert made.has_gradient == (True,)
@@ -133,9 +163,7 @@ def test_sparse_gradients_become_dense(machine):
         return LossOutput(tf.reduce_sum(tf.gather(machine.model.w, batch["rows"])), {}, "sum")
 
     made = tower(machine, loss, rows=tf.TensorSpec([None], tf.int64))
-    with machine.building():
-        found = made([tf.constant([1, 1, 1], tf.int64), tf.constant(X)])
-    (gradient,) = machine.session.run(list(found.gradients))
+    (_, gradient), _ = run(machine, made, [np.int64([1, 1, 1]), X])
     assert made.reduction == "sum"
     np.testing.assert_array_equal(gradient, [0, 3])
 
@@ -144,8 +172,8 @@ def test_a_loss_that_fails_leaves_the_model_with_its_variables(machine):
     def loss(batch):
         raise ZeroDivisionError
 
-    with machine.building(), pytest.raises(ZeroDivisionError):
-        tower(machine, loss)([tf.constant(X)])
+    with pytest.raises(ZeroDivisionError):
+        run(machine, tower(machine, loss), [X])
     assert isinstance(machine.model.w, tf.Variable)
 
 
@@ -154,9 +182,7 @@ def test_a_loss_may_make_its_own_gradients(machine):
         return [None, 5.0 * tf.ones_like(variables[1])]
 
     made = tower(machine, lambda b: LossOutput(tf.constant(1.0), {}), gradients=gradients)
-    with machine.building():
-        found = made([tf.constant(X)])
-    (gradient,) = machine.session.run(list(found.gradients))
+    (_, gradient), _ = run(machine, made, [X])
     np.testing.assert_array_equal(gradient, [5, 5])
 
 

@@ -77,7 +77,19 @@ def test_no_gradient_flows_into_masked_logits(evaluate):
     np.testing.assert_allclose(to_logits, [[1 - p, p - 1, 0.0]], rtol=1e-5)
 
 
-@pytest.mark.parametrize("function", [masked_mean, mask_logits])
-def test_mask_of_another_shape_is_refused(function):
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="`mask` must have the shape"):
-        function(tf.zeros([4, 2]), tf.ones([4], tf.bool))
+def test_several_means_are_taken_at_once(evaluate):
+    x = [[1.0, 10.0], [100.0, np.nan], [4.0, 20.0], [-7.0, 1.0]]
+    np.testing.assert_array_equal(evaluate(masked_mean, x, MASK), [2.5, 15.0])
+    np.testing.assert_array_equal(evaluate(masked_mean, x[::2]), [2.5, 15.0])
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "text"),
+    [
+        (masked_mean, [3], "`mask` must have the rows of `x`"),
+        (mask_logits, [4, 2], "`mask` must have the shape"),
+    ],
+)
+def test_mask_of_another_shape_is_refused(function, x, text):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=text):
+        function(tf.zeros(x), tf.ones([4], tf.bool))

@@ -111,6 +111,10 @@ class DeviceBuffer:
         with tf.device(self._devices[tower]):
             return [variable.read_value() for variable in self._shares[tower]]
 
+    def read_num_units(self) -> tf.Tensor:
+        """How many units each device has, [] int32."""
+        return tf.shape(self._shares[0][0].read_value())[0]
+
     def read_frozen(self) -> list[tf.Tensor]:
         """Tensors of the frozen values."""
         with tf.device(self._devices[0]):

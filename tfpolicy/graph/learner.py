@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from tfpolicy.graph.buffer import DeviceBuffer, epoch_permutations
 from tfpolicy.graph.layout import TrainLayout
+from tfpolicy.graph.packing import TrainedWeights
 from tfpolicy.graph.session import GraphSession
-from tfpolicy.graph.towers import Tower, combine
+from tfpolicy.graph.towers import Tower, TowerOutput, combine
 from tfpolicy.ops.stats import global_norm_clip
 
 GRAD_NORM = "grad_gnorm"
@@ -21,7 +22,7 @@ class Gradients(NamedTuple):
     """The averaged and clipped gradients of all towers.
 
     Attributes:
-        values: One for each variable that the loss depends on.
+        values: One for each vector of weights.
         stats: [K] float32, the loss's statistics and last the norm before clipping.
         finite: Scalar bool: whether the loss and all gradients are finite.
     """
@@ -38,11 +39,13 @@ class Minibatch(NamedTuple):
         shares: For each tower its leaves.
         counts: For each tower how many rows are valid, [] int32.
         frozen: What the model reads in place of its frozen variables.
+        rows: [B] int32, the rows of every tower's leaves to learn from; `None` for all.
     """
 
     shares: list[list[tf.Tensor]]
     counts: list[tf.Tensor]
     frozen: list[tf.Tensor]
+    rows: tf.Tensor | None = None
 
 
 class Learner:
@@ -58,8 +61,8 @@ class Learner:
         graph_session: The graph.
         layout: The columns that learning reads.
         towers: One for each device.
-        variables: The trainable variables.
-        optimizer: Any `tf.compat.v1.train.Optimizer`.
+        weights: The weights that are trained.
+        coefficients: Variables that the loss may read, by name.
         frozen: Variables of the model that it reads as they were when the batch was loaded, or
             when a fed one is learned from.
         minibatch_units: Units of one SGD step on each device.
@@ -76,8 +79,8 @@ class Learner:
         graph_session: GraphSession,
         layout: TrainLayout,
         towers: Sequence[Tower],
-        variables: Sequence[tf.Variable],
-        optimizer: tf.compat.v1.train.Optimizer,
+        weights: TrainedWeights,
+        coefficients: Mapping[str, tf.Variable],
         *,
         frozen: Sequence[tf.Variable] = (),
         minibatch_units: int,
@@ -89,8 +92,9 @@ class Learner:
         self._graph_session = graph_session
         self._layout = layout
         self._towers = towers
-        self._variables, self._frozen = list(variables), list(frozen)
-        self._optimizer = optimizer
+        self._weights, self._frozen = weights, list(frozen)
+        self._variables = weights.packing.variables
+        self._coefficients = dict(coefficients)
         self._minibatch_units = minibatch_units
         self._grad_clip = grad_clip
         self._check_numerics = check_numerics
@@ -98,9 +102,17 @@ class Learner:
         # A compiled function runs on one device, so of several towers each is compiled. The number
         # of sequences differs from batch to batch, and each would compile the whole loop anew.
         self._compile_whole = jit_compile and not any(tower.compiles_itself for tower in towers)
+        # Where each tower is compiled so is what follows: with its numerous operations on few
+        # numbers, starting them would take longer than all towers together.
+        self._compile_parts = jit_compile and not self._compile_whole
         # Traced once each, and called from all three ways to learn.
         self._gradients = tf.function(self._trace_gradients, autograph=False)
-        self._step = tf.function(self._trace_step, autograph=False)
+        self._updates = {
+            compiled: tf.function(
+                self._trace_update, autograph=False, jit_compile=compiled and self._compile_parts
+            )
+            for compiled in (False, True)
+        }
         with graph_session.building():
             self._build_fed()
             devices = [tower.device for tower in towers]
@@ -189,50 +201,77 @@ class Learner:
             counts.append(count)
         frozen = [variable.read_value() for variable in self._frozen]
         minibatch = Minibatch(shares, counts, frozen)
-        result = self._gradients(minibatch, False)
+        result, gradients = self._gradients(minibatch)
         if not any(self._towers[0].has_gradient):
             names = ", ".join(variable.name for variable in self._variables)
             raise ValueError(f"The loss depends on no trainable variable; there are: {names}.")
-        fed = [tf.compat.v1.placeholder(value.dtype, value.shape) for value in result.values]
+        fed = [tf.compat.v1.placeholder(value.dtype, value.shape) for value in gradients]
         # The first call makes the optimizer's variables; it must not happen inside a function.
-        applied = self._apply(fed)
+        self._weights.apply(result.values, self._towers[0].has_gradient)
+        applied = tf.function(self._trace_apply_fed, autograph=False)(fed)
+        learned = tf.function(self._trace_learn_fed, autograph=False)(minibatch)
         call = self._graph_session.callable
-        self._apply_fed = call(fed, [], [applied])
-        self._compute_fed = call(inputs, [result.finite, result.stats, *result.values])
-        self.fed_inputs, self.fed_results = inputs, list(self._step(minibatch, False))
+        self._apply_fed = call(fed, [], [applied.op])
+        self._compute_fed = call(inputs, [result.finite, result.stats, *gradients])
+        self.fed_inputs, self.fed_results = inputs, list(learned)
         self._learn_fed = call(inputs, self.fed_results)
 
     def _build_loaded(self, buffer: DeviceBuffer) -> Any:
         offset = tf.compat.v1.placeholder(tf.int32, [])
-        end = offset + self._minibatch_units
-        shares = []
-        for index, tower in enumerate(self._towers):
-            with tf.device(tower.device):
-                shares.append([leaf[offset:end] for leaf in buffer.read(index)])
-        step = tf.function(self._step_on_units, autograph=False, jit_compile=self._compile_whole)
-        return self._graph_session.callable([offset], list(step(shares, buffer.read_frozen())))
+        step = tf.function(
+            lambda offset: self._trace_learn_loaded(buffer, offset),
+            autograph=False,
+            jit_compile=self._compile_whole,
+        )
+        return self._graph_session.callable([offset], list(step(offset)))
 
     def _build_loop(self, buffer: DeviceBuffer) -> Any:
         num_epochs = tf.compat.v1.placeholder(tf.int32, [])
         seed = tf.compat.v1.placeholder(tf.int32, [2])
         shuffle = tf.compat.v1.placeholder(tf.bool, [])
-        shares = [buffer.read(index) for index in range(len(self._towers))]
-        num_units = tf.shape(shares[0][0])[0]
+        num_units = buffer.read_num_units()
         in_order = tf.tile(tf.range(num_units)[None], [num_epochs, 1])
         order = tf.where(shuffle, epoch_permutations(seed, num_epochs, num_units), in_order)
-        loop = tf.function(self._loop, autograph=False, jit_compile=self._compile_whole)
-        fetches = [*loop(order, shares, buffer.read_frozen()), order[-1]]
+        loop = tf.function(
+            lambda order: self._trace_loop(buffer, order),
+            autograph=False,
+            jit_compile=self._compile_whole,
+        )
+        fetches = [*loop(order), order[-1]]
         return self._graph_session.callable([num_epochs, seed, shuffle], fetches)
 
-    def _loop(
-        self, order: tf.Tensor, shares: list[list[tf.Tensor]], frozen: list[tf.Tensor]
-    ) -> tuple[Any, Any]:
+    def _trace_apply_fed(self, gradients: list[tf.Tensor]) -> tf.Tensor:
+        """One update along gradients, one for each variable that the loss depends on."""
+        self._weights.enter()
+        present = iter(gradients)
+        has_gradient = self._towers[0].has_gradient
+        values = [next(present) if has else None for has in has_gradient]
+        with tf.control_dependencies(
+            [self._weights.apply(self._weights.packing.pack(values), has_gradient)]
+        ):
+            self._weights.leave()
+        return tf.constant(True)
+
+    def _trace_learn_fed(self, minibatch: Minibatch) -> tuple[Any, Any]:
+        self._weights.enter()
+        results = self._step(minibatch, False)
+        self._weights.leave()
+        return results
+
+    def _trace_learn_loaded(self, buffer: DeviceBuffer, offset: tf.Tensor) -> tuple[Any, Any]:
+        """One step on the units from `offset` on, fewer at the end of the buffer."""
+        end = tf.minimum(offset + self._minibatch_units, buffer.read_num_units())
+        self._weights.enter()
+        results = self._step(self._take(buffer, tf.range(offset, end)), self._compiled)
+        self._weights.leave()
+        return results
+
+    def _trace_loop(self, buffer: DeviceBuffer, order: tf.Tensor) -> tuple[Any, Any]:
         """Runs minibatches until all epochs are over or an update is refused.
 
         Args:
+            buffer: Where their units lie.
             order: [E, U] int32, the order of the units in each epoch.
-            shares: For each tower its leaves [U, ...].
-            frozen: What is read in place of the frozen variables.
         """
         num_units = tf.shape(order)[1]
         size = tf.minimum(self._minibatch_units, num_units)
@@ -242,57 +281,85 @@ class Learner:
         def step(index: Any, _: Any, sums: Any) -> tuple[Any, Any, Any]:
             position = index % per_epoch
             units = tf.gather(order[index // per_epoch], position * size + tf.range(size))
-            minibatches = []
-            for tower, share in zip(self._towers, shares, strict=True):
-                with tf.device(tower.device):
-                    minibatches.append([tf.gather(leaf, units) for leaf in share])
-            finite, stats = self._step_on_units(minibatches, frozen)
+            finite, stats = self._step(self._take(buffer, units), self._compiled)
             # A refused step is reported alone: a sum would hide which term was not finite.
             fresh = tf.logical_or(tf.equal(position, 0), tf.logical_not(finite))
             return index + 1, finite, tf.where(fresh, stats, sums + stats)
 
+        self._weights.enter()
         _, finite, sums = tf.while_loop(
             lambda index, finite, _: tf.logical_and(index < num_steps, finite),
             step,
             (tf.constant(0), tf.constant(True), tf.zeros(len(self.stat_names))),
         )
+        self._weights.leave()
         count = tf.where(finite, tf.cast(per_epoch, tf.float32), 1.0)
         return finite, sums / count
 
-    def _step_on_units(
-        self, shares: list[list[tf.Tensor]], frozen: list[tf.Tensor]
-    ) -> tuple[Any, Any]:
-        counts = [self._layout.num_valid(share) for share in shares]
-        return self._step(Minibatch(shares, counts, frozen), self._compiled)
+    def _take(self, buffer: DeviceBuffer, units: tf.Tensor) -> Minibatch:
+        """Some units of every device."""
+        shares = [buffer.read(index) for index in range(len(self._towers))]
+        if self._compile_parts and self._layout.max_seq_len is None:
+            # Taking rows is then part of the compiled function.
+            counts = [tf.size(units)] * len(shares)
+            return Minibatch(shares, counts, buffer.read_frozen(), units)
+        taken = []
+        for tower, share in zip(self._towers, shares, strict=True):
+            with tf.device(tower.device):
+                taken.append([tf.gather(leaf, units) for leaf in share])
+        counts = [self._layout.num_valid(share) for share in taken]
+        return Minibatch(taken, counts, buffer.read_frozen())
 
-    def _trace_step(self, minibatch: Minibatch, compiled: bool) -> tuple[Any, Any]:
-        """One update, applied only if it is finite."""
-        result = self._gradients(minibatch, compiled)
+    def _step(self, minibatch: Minibatch, compiled: bool) -> tuple[Any, Any]:
+        """One update of the vectors, applied only if it is finite."""
+        outputs = self._tower_outputs(minibatch, self._weights.read(), compiled)
+        return self._updates[compiled](outputs, minibatch.counts)
+
+    def _trace_update(
+        self, outputs: list[TowerOutput], counts: list[tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        result = self._total(outputs, counts)
 
         def apply() -> tf.Tensor:
-            with tf.control_dependencies([self._apply(result.values)]):
+            applied = self._weights.apply(result.values, self._towers[0].has_gradient)
+            with tf.control_dependencies([applied]):
                 return tf.constant(True)
 
         done = tf.cond(result.finite, apply, lambda: tf.constant(False))
         return done, result.stats
 
-    def _trace_gradients(self, minibatch: Minibatch, compiled: bool) -> Gradients:
-        outputs = [
-            tower(self._layout.as_rows(share), minibatch.frozen, compiled=compiled)
+    def _trace_gradients(self, minibatch: Minibatch) -> tuple[Gradients, list[tf.Tensor]]:
+        """The gradients, and for each variable that the loss depends on its own."""
+        packing = self._weights.packing
+        weights = packing.pack([variable.read_value() for variable in packing.variables])
+        outputs = self._tower_outputs(minibatch, weights, compiled=False)
+        result = self._total(outputs, minibatch.counts)
+        values = zip(packing.unpack(result.values), self._towers[0].has_gradient, strict=True)
+        return result, [value for value, has_gradient in values if has_gradient]
+
+    def _tower_outputs(
+        self, minibatch: Minibatch, weights: list[tf.Tensor], compiled: bool
+    ) -> list[TowerOutput]:
+        coefficients = {name: v.read_value() for name, v in self._coefficients.items()}
+        return [
+            tower(
+                weights,
+                coefficients,
+                self._layout.as_rows(share),
+                minibatch.frozen,
+                minibatch.rows,
+                compiled=compiled,
+            )
             for tower, share in zip(self._towers, minibatch.shares, strict=True)
         ]
-        total = combine(outputs, minibatch.counts, self._towers[0].reduction)
+
+    def _total(self, outputs: Sequence[TowerOutput], counts: Sequence[tf.Tensor]) -> Gradients:
+        total = combine(outputs, counts, self._towers[0].reduction)
         values, norm = global_norm_clip(total.gradients, self._grad_clip)
         finite = tf.logical_and(tf.math.is_finite(total.stats[0]), tf.math.is_finite(norm))
         if not self._check_numerics:
             finite = tf.ones_like(finite)
-        values = self._towers[0].unpack(values)
         return Gradients(values, tf.concat([total.stats, norm[None]], axis=0), finite)
-
-    def _apply(self, values: Sequence[tf.Tensor]) -> tf.Operation:
-        has_gradient = self._towers[0].has_gradient
-        trained = [v for v, has in zip(self._variables, has_gradient, strict=True) if has]
-        return self._optimizer.apply_gradients(zip(values, trained, strict=True))
 
     def _deal(self, leaves: Sequence[np.ndarray]) -> list[Any]:
         """Shares of all towers with their numbers of valid rows, in the order of the inputs."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfpolicy.graph.packing import Packing
 from tfpolicy.graph.placeholders import unknown_column
 from tfpolicy.models.base import Model
 from tfpolicy.ops.masking import masked_mean
@@ -20,8 +21,8 @@ class LossOutput(NamedTuple):
 
     Attributes:
         loss: Scalar to be minimised.
-        stats: Scalars by name, means over the valid rows; they are averaged over the towers by
-            the number of their valid rows.
+        stats: By name either values of the rows, [B], or a scalar that is their mean already. What
+            is reported is the mean over the valid rows of all towers.
         reduction: `"mean"` or `"sum"`: how `loss` was reduced over the rows. Gradients of means
             are averaged over towers by rows, those of sums are added.
     """
@@ -58,8 +59,20 @@ class TrainBatch(Mapping):
         self.mask = None if max_seq_len is None else sequence_mask(columns, max_seq_len)
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
-        """The mean of `values` [B] over the valid rows."""
+        """The mean of `values`, [B] or [B, K], over the valid rows."""
         return masked_mean(values, self.mask)
+
+    def means(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The mean of each of `values` [B] over the valid rows; scalars stay as they are.
+
+        All at once: one operation costs less than one for each.
+        """
+        rows = [name for name, value in values.items() if value.shape.rank != 0]
+        if not rows:
+            return dict(values)
+        stacked = tf.stack([tf.cast(values[name], tf.float32) for name in rows], axis=1)
+        means = tf.unstack(self.mean(stacked))
+        return {**values, **dict(zip(rows, means, strict=True))}
 
     @property
     def num_rows(self) -> tf.Tensor:
@@ -97,11 +110,12 @@ def with_model_losses(output: LossOutput, model: Model, batch: TrainBatch) -> Lo
     """
     losses, metrics = model.losses(batch), model.metrics(batch)
     stats = dict(output.stats)
-    total = output.loss
     for name, values in [*losses.items(), *metrics.items()]:
         if name in stats:
             raise ValueError(f"Two statistics are named {name!r}; rename the one of the model.")
-        stats[name] = batch.mean(values) if values.shape.rank else values
+        stats[name] = values
+    stats = batch.means(stats)
+    total = output.loss
     for name in losses:
         total += stats[name] * (batch.num_rows if output.reduction == "sum" else 1.0)
     return output._replace(loss=total, stats=stats)
@@ -118,7 +132,7 @@ class TowerOutput(NamedTuple):
     """What one device computes.
 
     Attributes:
-        gradients: One for each variable that the loss depends on, or all in one vector.
+        gradients: One for each vector of weights.
         stats: [K] float32, the total loss and then the loss's statistics.
     """
 
@@ -146,8 +160,7 @@ class Tower:
     Args:
         device: Where it runs, for instance `"/GPU:0"`; `None` leaves it to TensorFlow.
         model: The model; the function gets its weights handed in.
-        variables: The trainable variables.
-        coefficients: Variables that the loss may read, by name.
+        packing: How the trained weights lie in the vectors that it gets and gives gradients of.
         loss: Maps a `TrainBatch` to a `LossOutput`.
         gradients: Maps the loss and the tensors that stand for the variables to gradients.
         columns: The structure of the columns, with specs [B, ...] for leaves.
@@ -155,23 +168,19 @@ class Tower:
         compiles_itself: Whether the compiled form is a compiled function, or is only ever called
             from one.
         frozen: Variables of the model in place of which it reads what it is called with.
-        packs_gradients: Whether all gradients leave the tower as one vector, so that few operations
-            average and clip them; `unpack` takes them apart.
     """
 
     def __init__(
         self,
         device: str | None,
         model: Model,
-        variables: Sequence[tf.Variable],
-        coefficients: Mapping[str, tf.Variable],
+        packing: Packing,
         loss: Callable[[TrainBatch], LossOutput],
         gradients: Callable[[tf.Tensor, list[Any]], Sequence[tf.Tensor | None]],
         columns: Mapping[str, Any],
         max_seq_len: int | None,
         compiles_itself: bool,
         frozen: Sequence[tf.Variable] = (),
-        packs_gradients: bool = False,
     ):
         self.device = device
         self.compiles_itself = compiles_itself
@@ -182,39 +191,40 @@ class Tower:
         self._structure = dict(columns)
         self._traced = tf.function(self._trace, autograph=False)
         self._compiled = tf.function(self._trace, autograph=False, jit_compile=compiles_itself)
-        self._model, self._variables, self._frozen = model, list(variables), list(frozen)
-        self._coefficients = dict(coefficients)
+        self._model, self._packing, self._frozen = model, packing, list(frozen)
         self._loss, self._gradients = loss, gradients
         self._max_seq_len = max_seq_len
-        self._packs_gradients = packs_gradients
-        self._shapes: list[tf.TensorShape] = []
 
     def __call__(
         self,
+        weights: Sequence[tf.Tensor],
+        coefficients: Mapping[str, tf.Tensor],
         leaves: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor] = (),
+        rows: tf.Tensor | None = None,
         *,
         compiled: bool = False,
     ) -> TowerOutput:
-        """Adds the tower's computation on `leaves`, the flattened columns, to the graph.
+        """Adds the tower's computation to the graph.
 
         The compiled form is a function of its own, since TensorFlow rewrites what is called
         uncompiled with kernels that XLA does not know.
+
+        Args:
+            weights: The vectors of the trained weights.
+            coefficients: Scalars that the loss may read, by name.
+            leaves: The flattened columns.
+            frozen: Values of the frozen variables.
+            rows: [B] int32, which rows of the leaves to learn from; `None` for all. Taking them
+                belongs to the function then.
+            compiled: Whether it is the compiled form.
         """
         function = self._compiled if compiled else self._traced
         with tf.device(self.device):
-            weights = [variable.read_value() for variable in self._variables]
-            scalars = {name: v.read_value() for name, v in self._coefficients.items()}
-            gradients, stats = function(weights, scalars, list(leaves), list(frozen))
+            gradients, stats = function(
+                list(weights), dict(coefficients), list(leaves), list(frozen), rows
+            )
         return TowerOutput(tuple(gradients), stats)
-
-    def unpack(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """One gradient for each variable that the loss depends on, of what was averaged."""
-        if not self._packs_gradients:
-            return list(gradients)
-        sizes = [shape.num_elements() for shape in self._shapes]
-        pieces = tf.split(gradients[0], sizes)
-        return [tf.reshape(p, shape) for p, shape in zip(pieces, self._shapes, strict=True)]
 
     def columns(self, leaves: Sequence[tf.Tensor]) -> FixedColumns:
         """The inverse of `tf.nest.flatten` on this tower's columns."""
@@ -223,24 +233,25 @@ class Tower:
     def _trace(
         self,
         weights: list[tf.Tensor],
-        scalars: dict[str, tf.Tensor],
+        coefficients: dict[str, tf.Tensor],
         leaves: list[tf.Tensor],
         frozen: list[tf.Tensor],
+        rows: tf.Tensor | None,
     ) -> Any:
-        variables, values = [*self._variables, *self._frozen], [*weights, *frozen]
+        if rows is not None:
+            leaves = [tf.gather(leaf, rows) for leaf in leaves]
+        unpacked = self._packing.unpack(weights)
+        variables, values = [*self._packing.variables, *self._frozen], [*unpacked, *frozen]
         with tf.device(self.device), self._model.reading(variables, values) as readings:
-            output = self._loss(TrainBatch(self.columns(leaves), scalars, self._max_seq_len))
-            gradients = self._gradients(output.loss, readings[: len(weights)])
+            output = self._loss(TrainBatch(self.columns(leaves), coefficients, self._max_seq_len))
+            gradients = self._gradients(output.loss, readings[: len(unpacked)])
             self.stat_names = (TOTAL_LOSS, *output.stats)
             self.reduction = output.reduction
             self.has_gradient = tuple(gradient is not None for gradient in gradients)
             means = [output.loss, *output.stats.values()]
             stats = tf.stack([tf.cast(mean, tf.float32) for mean in means])
-            dense = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-            self._shapes = [gradient.shape for gradient in dense]
-            if self._packs_gradients and dense:
-                dense = [tf.concat([tf.reshape(gradient, [-1]) for gradient in dense], axis=0)]
-        return dense, stats
+            dense = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+            return self._packing.pack(dense), stats
 
 
 def combine(

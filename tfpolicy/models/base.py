@@ -155,6 +155,13 @@ class Model(abc.ABC):
                 place[key] = variable
 
 
+def replaceable_variables(model: Model, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
+    """Those in place of which a model can read something else, see `Model.reading`."""
+    with model.reading(variables, [object()] * len(variables)) as readings:
+        pairs = list(zip(variables, readings, strict=True))
+    return [variable for variable, reading in pairs if reading is not variable]
+
+
 def attributes_with_variables(owner: Any) -> dict[str, list[tf.Variable]]:
     """The variables of the public attributes that are Keras networks, layers or modules."""
     return {

@@ -47,16 +47,17 @@ class A2CPolicy(ActorCriticPolicy):
         dist = dist_class(output.dist_inputs)
         targets = train_batch["value_targets"]
         logp = dist.log_prob(train_batch["actions"])
-        policy_loss = train_batch.mean(policy_gradient_loss(logp, train_batch["advantages"]))
-        vf_loss = train_batch.mean(squared_value_loss(output.vf_preds, targets))
-        entropy = train_batch.mean(dist.entropy())
+        policy_loss = policy_gradient_loss(logp, train_batch["advantages"])
+        vf_loss = squared_value_loss(output.vf_preds, targets)
+        entropy = dist.entropy()
         loss = (
             policy_loss
             + self.config.vf_loss_coeff * vf_loss
             - train_batch.coefficients["entropy_coeff"] * entropy
         )
         stats = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy}
-        return LossOutput(loss, {**stats, **value_moments(train_batch, output.vf_preds, targets)})
+        moments = value_moments(output.vf_preds, targets)
+        return LossOutput(train_batch.mean(loss), {**stats, **moments})
 
     def coefficient_sources(self) -> dict[str, Schedule | float]:
         """The entropy bonus follows its schedule."""

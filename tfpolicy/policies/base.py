@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfpolicy.advantages import add_advantages, advantages_of
-from tfpolicy.graph.towers import TrainBatch
 from tfpolicy.ops.stats import explained_variance
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.tf_policy import TFPolicy
@@ -56,13 +55,11 @@ class ActorCriticPolicy(TFPolicy):
         return with_explained_variance(means)
 
 
-def value_moments(
-    train_batch: TrainBatch, values: tf.Tensor, targets: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    """Means from which `with_explained_variance` works; unlike a variance they can be averaged."""
+def value_moments(values: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+    """[B] each: means of them can be averaged, and give `with_explained_variance` the variances."""
     residuals = targets - values
     moments = (residuals, tf.square(residuals), targets, tf.square(targets))
-    return {name: train_batch.mean(moment) for name, moment in zip(_MOMENTS, moments, strict=True)}
+    return dict(zip(_MOMENTS, moments, strict=True))
 
 
 def with_explained_variance(means: Mapping[str, float]) -> dict[str, float]:

@@ -41,9 +41,9 @@ class PGPolicy(TFPolicy):
         output = model(train_batch)
         dist = dist_class(output.dist_inputs)
         logp = dist.log_prob(train_batch["actions"])
-        policy_loss = train_batch.mean(policy_gradient_loss(logp, train_batch["advantages"]))
-        entropy = train_batch.mean(dist.entropy())
-        return LossOutput(policy_loss, {"policy_loss": policy_loss, "entropy": entropy})
+        policy_loss = policy_gradient_loss(logp, train_batch["advantages"])
+        stats = {"policy_loss": policy_loss, "entropy": dist.entropy()}
+        return LossOutput(train_batch.mean(policy_loss), stats)
 
     def postprocess_trajectory(
         self, sample_batch: SampleBatch, other_agent_batches: Any = None, episode: Any = None

@@ -68,7 +68,7 @@ class PPOPolicy(ActorCriticPolicy):
         self, model: Model, dist_class: ActionDistribution, train_batch: TrainBatch
     ) -> LossOutput:
         """L_clip + c_v L_vf + β KL(π_old ‖ π) − c_e H(π)."""
-        config, mean = self.config, train_batch.mean
+        config = self.config
         output = model(train_batch)
         dist = dist_class(output.dist_inputs)
         old_dist = dist_class(train_batch["action_dist_inputs"])
@@ -86,14 +86,14 @@ class PPOPolicy(ActorCriticPolicy):
             value_loss = clipped_value_loss(
                 output.vf_preds, train_batch["vf_preds"], targets, config.vf_clip_param
             )
-        policy_loss, vf_loss = mean(surrogate), mean(value_loss)
-        kl, entropy = mean(old_dist.kl(dist)), mean(dist.entropy())
-        loss = policy_loss + config.vf_loss_coeff * vf_loss
+        kl, entropy = old_dist.kl(dist), dist.entropy()
+        loss = surrogate + config.vf_loss_coeff * value_loss
         loss -= train_batch.coefficients["entropy_coeff"] * entropy
         if config.kl_coeff > 0.0:
             loss += train_batch.coefficients["kl_coeff"] * kl
-        stats = {"policy_loss": policy_loss, "vf_loss": vf_loss, "kl": kl, "entropy": entropy}
-        return LossOutput(loss, {**stats, **value_moments(train_batch, output.vf_preds, targets)})
+        stats = {"policy_loss": surrogate, "vf_loss": value_loss, "kl": kl, "entropy": entropy}
+        moments = value_moments(output.vf_preds, targets)
+        return LossOutput(train_batch.mean(loss), {**stats, **moments})
 
     def gae_lambda(self) -> float:
         """1 without generalised advantage estimation: returns minus values."""

@@ -1,0 +1,211 @@
+"""The trained weights as few vectors: what minibatch SGD works on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+# They change each number by itself, and leave alone those whose gradient has always been 0.
+_ELEMENTWISE = (
+    tf.compat.v1.train.AdadeltaOptimizer,
+    tf.compat.v1.train.AdagradOptimizer,
+    tf.compat.v1.train.AdamOptimizer,
+    tf.compat.v1.train.GradientDescentOptimizer,
+    tf.compat.v1.train.MomentumOptimizer,
+    tf.compat.v1.train.RMSPropOptimizer,
+)
+
+
+def elementwise(optimizer: tf.compat.v1.train.Optimizer) -> bool:
+    """Whether an optimizer is known to change each number by itself, as one vector allows.
+
+    To others, those of users among them, a layer may be more than its numbers.
+    """
+    return type(optimizer) in _ELEMENTWISE
+
+
+class Packing:
+    """Which variables lie behind one another in which vector.
+
+    Args:
+        variables: The trained variables.
+        packable: Those of them that may lie in a vector with others of their dtype. Every other one
+            is a vector of its own, and keeps its shape.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], packable: Sequence[tf.Variable]):
+        self.variables = list(variables)
+        packable_ids = {id(variable) for variable in packable}
+        by_vector: dict[Any, list[int]] = {}
+        for index, variable in enumerate(self.variables):
+            key = variable.dtype.base_dtype if id(variable) in packable_ids else index
+            by_vector.setdefault(key, []).append(index)
+        # For each vector the indices of its variables.
+        self.groups = list(by_vector.values())
+
+    def pack(self, values: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
+        """The vectors of values for the variables; `None` stands for zeros."""
+        vectors = []
+        for group in self.groups:
+            parts = [_or_zeros(values[index], self.variables[index]) for index in group]
+            whole = parts[0] if len(parts) == 1 else tf.concat([_flat(part) for part in parts], 0)
+            vectors.append(whole)
+        return vectors
+
+    def unpack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """One value for each variable; the inverse of `pack`."""
+        values: dict[int, tf.Tensor] = {}
+        for group, vector in zip(self.groups, vectors, strict=True):
+            if len(group) == 1:
+                values[group[0]] = vector
+                continue
+            shapes = [self.variables[index].shape for index in group]
+            parts = tf.split(vector, [shape.num_elements() for shape in shapes])
+            for index, part, shape in zip(group, parts, shapes, strict=True):
+                values[index] = part if shape.rank == 1 else tf.reshape(part, shape)
+        return [values[index] for index in range(len(self.variables))]
+
+
+class SlotPart(NamedTuple):
+    """What an optimizer keeps for one variable, within what it keeps for a vector.
+
+    It is read and assigned like a variable, so that a state does not depend on the packing.
+    """
+
+    name: str
+    slot: tf.Variable
+    begin: int
+    shape: tf.TensorShape
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Its dtype."""
+        return self.slot.dtype
+
+    def read_value(self) -> tf.Tensor:
+        """Its value."""
+        return tf.reshape(self.slot.read_value()[self._place], self.shape)
+
+    def assign(self, value: tf.Tensor) -> Any:
+        """Assigns it; the rest of the slot stays."""
+        return self.slot[self._place].assign(_flat(value))
+
+    @property
+    def _place(self) -> slice:
+        return slice(self.begin, self.begin + self.shape.num_elements())
+
+
+class TrainedWeights:
+    """The weights while they are learned, in vectors, and the optimizer that changes these.
+
+    Learning begins with `enter`, which copies the variables of the model into vectors, and ends
+    with `leave`, which copies them back. In between a step is a handful of operations, however many
+    variables there are. A variable that is packed with no other is its vector itself.
+
+    Args:
+        packing: How they are packed.
+        optimizer: What changes them. Whatever it keeps for a vector is made at the first `apply`,
+            which must not happen inside a function.
+    """
+
+    def __init__(self, packing: Packing, optimizer: tf.compat.v1.train.Optimizer):
+        self.packing = packing
+        self._optimizer = optimizer
+        self._vectors = [_vector(variables) for variables in self._grouped()]
+
+    def enter(self) -> None:
+        """Copies the variables into the vectors."""
+        packed = self.packing.pack([v.read_value() for v in self.packing.variables])
+        for group, vector, value in zip(self._grouped(), self._vectors, packed, strict=True):
+            if len(group) > 1:
+                vector.assign(value)
+
+    def leave(self) -> None:
+        """Copies the vectors into the variables."""
+        values = self.packing.unpack(self.read())
+        for group in self.packing.groups:
+            for index in group if len(group) > 1 else ():
+                self.packing.variables[index].assign(values[index])
+
+    def read(self) -> list[tf.Tensor]:
+        """The vectors."""
+        return [vector.read_value() for vector in self._vectors]
+
+    def apply(self, gradients: Sequence[tf.Tensor], has_gradient: Sequence[bool]) -> tf.Operation:
+        """One step of the optimizer.
+
+        Args:
+            gradients: One for each vector.
+            has_gradient: For each variable whether the loss depends on it.
+        """
+        pairs = [
+            (gradient, vector)
+            for group, gradient, vector in zip(
+                self.packing.groups, gradients, self._vectors, strict=True
+            )
+            if any(has_gradient[index] for index in group)
+        ]
+        return self._optimizer.apply_gradients(pairs)
+
+    @property
+    def own_variables(self) -> list[tf.Variable]:
+        """The vectors that are no variables of the model, and all that the optimizer keeps."""
+        groups = zip(self.packing.groups, self._vectors, strict=True)
+        vectors = [vector for group, vector in groups if len(group) > 1]
+        return [*vectors, *self._optimizer.variables()]
+
+    def optimizer_variables(self, has_gradient: Sequence[bool]) -> list[tf.Variable | SlotPart]:
+        """What the optimizer keeps, that for a vector taken apart by variables of the model.
+
+        Args:
+            has_gradient: For each variable whether the loss depends on it; of others nothing is
+                kept.
+        """
+        slots = list(self._optimizer.variables())
+        parts: list[SlotPart] = []
+        for group, vector in zip(self.packing.groups, self._vectors, strict=True):
+            prefix = f"{vector.op.name}/"
+            of_vector = [v for v in slots if len(group) > 1 and v.op.name.startswith(prefix)]
+            slots = [v for v in slots if all(v is not slot for slot in of_vector)]
+            for slot in of_vector:
+                parts += self._parts(slot, slot.op.name.removeprefix(prefix), group, has_gradient)
+        return [*slots, *parts]
+
+    def _parts(
+        self, slot: tf.Variable, kind: str, group: Sequence[int], has_gradient: Sequence[bool]
+    ) -> list[SlotPart]:
+        parts, begin = [], 0
+        for index in group:
+            variable = self.packing.variables[index]
+            if has_gradient[index]:
+                name = f"{variable.op.name}/{kind}:0"
+                parts.append(SlotPart(name, slot, begin, variable.shape))
+            begin += variable.shape.num_elements()
+        return parts
+
+    def _grouped(self) -> list[list[tf.Variable]]:
+        return [[self.packing.variables[index] for index in g] for g in self.packing.groups]
+
+
+def _vector(variables: Sequence[tf.Variable]) -> tf.Variable:
+    if len(variables) == 1:
+        return variables[0]
+    dtype = variables[0].dtype.base_dtype
+    return tf.compat.v1.Variable(
+        tf.zeros([sum(variable.shape.num_elements() for variable in variables)], dtype),
+        trainable=False,
+        # Not a global variable: between two calls its content is no state of the policy.
+        collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+        use_resource=True,
+        name=f"trained_{dtype.name}",
+    )
+
+
+def _or_zeros(value: tf.Tensor | None, variable: tf.Variable) -> tf.Tensor:
+    return tf.zeros(variable.shape, variable.dtype.base_dtype) if value is None else value
+
+
+def _flat(value: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(value, [-1])
