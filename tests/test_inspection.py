@@ -1,3 +1,4 @@
+import datetime
 import json
 import math
 
@@ -32,6 +33,8 @@ def test_a_saved_model_tells_signatures_spaces_weights_and_versions(policy, tmp_
     found = inspect(tmp_path)
     assert found == inspect(newest)
     assert (found["kind"], found["version"]) == ("SavedModel", "2")
+    exported = datetime.datetime.fromisoformat(found["exported"])
+    assert abs(datetime.datetime.now(datetime.timezone.utc) - exported).total_seconds() < 600
     signature = found["signatures"]["serving_default"]
     assert signature["inputs"] == {"obs_image": "uint8 [B, 2, 3]", "obs_speed": "int64 [B]"}
     assert signature["outputs"]["actions"] == "float32 [B, 2]"

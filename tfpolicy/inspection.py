@@ -88,10 +88,11 @@ def _policy_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _saved_model(path: Path) -> dict[str, Any]:
-    description, views = None, {}
+    description, exported, views = None, {}, {}
     if (path / METADATA_FILE).exists():  # A SavedModel of somebody else's can be looked at, too.
         metadata = read_metadata(path)
         check_folder(path)
+        exported = {"exported": metadata.get("exported")}
         description = PolicyDescription.from_json(metadata, path)
         views = {name: _view_text(name, view) for name, view in metadata["views"].items()}
     model = saved_model_pb2.SavedModel()
@@ -103,6 +104,7 @@ def _saved_model(path: Path) -> dict[str, Any]:
     return {
         "kind": "SavedModel",
         "version": path.name,
+        **exported,
         **(_policy(description) if description else {}),
         "signatures": {
             name: {

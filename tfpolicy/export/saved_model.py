@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from collections.abc import Mapping
@@ -125,6 +126,7 @@ def write_saved_model(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **description.to_json(),
+        "exported": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "views": {name: _view_to_json(view) for name, view in graph.views.items()},
         "signatures": {k: signature_text(v) for k, v in graph.signatures.items()},
     }
