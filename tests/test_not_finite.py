@@ -18,8 +18,7 @@ def ppo(**config):
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one tower", "two towers"])
 def policy(request):
-    towers = {"num_gpus": 2, "fake_gpus": True} if request.param == 2 else {}
-    with ppo(**towers) as made:
+    with ppo(num_gpus=request.param, fake_gpus=True) as made:
         made.number = request.param
         made.start = made.get_state()
         yield made

@@ -26,7 +26,7 @@ def make(**config):
 
 @pytest.fixture(scope="module")
 def one():
-    with make() as policy:
+    with make(num_gpus=1, fake_gpus=True) as policy:
         policy.start = policy.get_state()
         yield policy
 

@@ -26,8 +26,7 @@ class Towers:
 
     def __call__(self, number):
         if number not in self._made:
-            towers = {"num_gpus": number, "fake_gpus": True} if number > 1 else {}
-            self._made[number] = self._make(**towers)
+            self._made[number] = self._make(num_gpus=number, fake_gpus=True)
         policy = self._made[number]
         self._start = self._start or policy.get_state()
         policy.set_state(self._start)
@@ -293,7 +292,7 @@ def test_compiled_towers_make_the_same_updates(number):
             return results, policy.get_weights()
 
     towers = {"num_gpus": number, "fake_gpus": True}
-    expected, weights = learn(**towers)
+    expected, weights = learn(jit_compile=False, **towers)
     assert all(result["learner_stats"]["grad_gnorm"] > CLIP for result in expected)
     found, compiled_weights = learn(jit_compile=True, **towers)
     for compiled, interpreted in zip(found, expected, strict=True):
@@ -302,12 +301,12 @@ def test_compiled_towers_make_the_same_updates(number):
         np.testing.assert_allclose(compiled_weights[name], weight, rtol=0, atol=1e-6)
 
 
-def test_compiled_ppo_makes_the_same_updates(towers):
-    policy = towers(1)
-    policy.load_batch_into_buffer(ppo_batch(60))
-    expected = policy.learn_on_buffer(2)
-    weights = policy.get_weights()
-    with ppo(jit_compile=True) as compiled:
+def test_compiled_ppo_makes_the_same_updates():
+    one = {"num_gpus": 1, "fake_gpus": True}
+    with ppo(jit_compile=False, **one) as policy, ppo(jit_compile=True, **one) as compiled:
+        policy.load_batch_into_buffer(ppo_batch(60))
+        expected = policy.learn_on_buffer(2)
+        weights = policy.get_weights()
         compiled.load_batch_into_buffer(ppo_batch(60))
         assert_same_result(compiled.learn_on_buffer(2), expected)
         assert_same_weights(compiled, weights)
@@ -447,4 +446,4 @@ def test_a_minibatch_needs_a_row_for_every_tower():
 def test_more_gpus_than_there_are_is_one_clear_error():  # c14
     present = len(tf.config.list_physical_devices("GPU"))
     with pytest.raises(ValueError, match=f"TensorFlow sees {present} .*`fake_gpus=True`"):
-        ppo(num_gpus=present + 1)
+        ppo(num_gpus=present + 1, fake_gpus=False)

@@ -381,7 +381,7 @@ def test_trying_never_takes_more_rows_than_a_train_batch():  # c11
         return batch
 
     made = type("Probing", (Probe,), {"postprocess_trajectory": postprocess})
-    made(OBS, THREE, {**CONFIG, "train_batch_size": 1}).close()
+    made(OBS, THREE, {**CONFIG, "train_batch_size": 1, "num_gpus": 0}).close()
     made(OBS, THREE, CONFIG).close()
     assert counts[0] == 1 and 1 < counts[1] <= 4
 

@@ -184,7 +184,9 @@ def stacked_batch(policy, rows):
 def test_only_the_window_is_learned_from_and_two_towers_are_one():
     weights = []
     for num_gpus in (1, 2):
-        config = {"num_gpus": num_gpus, "fake_gpus": True, "sgd_minibatch_size": 8, "lr": 0.01}
+        # Compiled, rounding makes 2e-6 where Adam divides a gradient that is almost 0 by itself.
+        config = {"num_gpus": num_gpus, "fake_gpus": True, "jit_compile": False}
+        config |= {"sgd_minibatch_size": 8, "lr": 0.01}
         model = {"fcnet_hiddens": [8], "num_framestacks": 4}
         with small_policy("ppo", OBS, model=model, **config) as policy:
             batch = stacked_batch(policy, 32)

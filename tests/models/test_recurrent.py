@@ -53,7 +53,7 @@ def batch_of_episodes(num_states=2, seed=0):
 
 @pytest.fixture(scope="module")
 def one():
-    with make() as policy:
+    with make(num_gpus=1, fake_gpus=True) as policy:
         policy.start = policy.get_state()
         yield policy
 
@@ -268,7 +268,7 @@ def test_before_the_first_step_the_previous_action_is_no_action():
 
 
 def test_rows_that_warm_up_enter_no_mean_and_pass_no_gradient(one):
-    with make(model={"burn_in": 2}) as burnt:
+    with make(model={"burn_in": 2}, num_gpus=1, fake_gpus=True) as burnt:
         batch = batch_of_episodes()
         gradients, result = burnt.compute_gradients(batch)
         assert result["num_rows"] == 15

@@ -71,6 +71,14 @@ def discrete():
 
 
 @pytest.fixture(scope="module")
+def one_device():
+    """The same on one device, whose offsets are rows of the batch."""
+    made = build(CategoricalPi, num_gpus=1, fake_gpus=True)
+    with made.policy:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def clipped():
     """The loss with all that may be clipped clipped, on Gaussian actions."""
     made = build(GaussianPi, CLIPPED, vf_clip_param=0.5, dual_clip=1.5)
@@ -103,7 +111,7 @@ def two_towers():
 @pytest.fixture(autouse=True)
 def fresh(request):
     """Every test finds the module's policies as they were built."""
-    names = {"built", "discrete", "clipped", "untouched", "two_towers", "scheduled"}
+    names = {"built", "discrete", "clipped", "untouched", "scheduled", "one_device", "two_towers"}
     policies = [request.getfixturevalue(name).policy for name in names & {*request.fixturenames}]
     states = [(policy, policy.get_state()) for policy in policies]
     yield
@@ -222,16 +230,16 @@ def test_perfect_critic_explains_everything_and_a_constant_one_nothing(discrete)
 # Advantages.
 
 
-def test_advantages_are_standardized_over_the_whole_batch_before_the_split(discrete):
+def test_advantages_are_standardized_over_the_whole_batch_before_the_split(one_device):
     batch = batch_of(CategoricalPi, ROWS)
     advantages = standardized(batch["advantages"])
-    policy = discrete.policy
+    policy = one_device.policy
     policy.load_batch_into_buffer(batch)
     for offset in (0, 4):
-        policy.set_weights(discrete.weights)
+        policy.set_weights(one_device.weights)
         minibatch = {name: column[offset : offset + 4] for name, column in batch.items()}
         stats = policy.learn_on_loaded_batch(offset)["learner_stats"]
-        assert_stats(stats, discrete.terms(minibatch, advantages[offset : offset + 4]))
+        assert_stats(stats, one_device.terms(minibatch, advantages[offset : offset + 4]))
 
 
 def test_advantages_are_standardized_over_all_towers_together(two_towers):
@@ -254,14 +262,14 @@ def test_single_row_keeps_its_advantage(discrete):  # i4
     assert_stats(stats, discrete.terms(batch, batch["advantages"]))
 
 
-def test_minibatch_of_a_single_row_is_finite(discrete):  # i4
+def test_minibatch_of_a_single_row_is_finite(one_device):  # i4
     batch = batch_of(CategoricalPi, 5)
-    policy = discrete.policy
+    policy = one_device.policy
     assert policy.load_batch_into_buffer(batch) == 5
     advantages = standardized(batch["advantages"])
     row = {name: column[4:] for name, column in batch.items()}
     stats = policy.learn_on_loaded_batch(offset=4)["learner_stats"]
-    assert_stats(stats, discrete.terms(row, advantages[4:]))
+    assert_stats(stats, one_device.terms(row, advantages[4:]))
 
 
 def test_equal_advantages_are_no_reason_to_move(discrete):  # i4
