@@ -33,7 +33,7 @@ class Hidden(Open):
 
     def __init__(self, *args):
         super().__init__(*args)
-        w, b = self.w, self.b
+        w = self.w
         del self.w
         self.weights = lambda: (w, self.b)
 

@@ -218,7 +218,8 @@ class TFPolicy(PolicyHooks, Policy):
             An action in the dtype of the action space; the state after it; the columns of
             `compute_actions` without the batch dimension.
         """
-        self._check_known(kwargs)
+        if kwargs:
+            self._check_known(kwargs)
         feeds = self._actor.inputs.single_feeds(obs, state, prev_action, prev_reward, kwargs)
         actions, states, extras = self._act(feeds, explore, timestep, extra_fetches)
         env_actions = self._environment_actions(actions, clip_actions, unsquash_actions)

@@ -28,37 +28,37 @@ class SeedStream:
     def __init__(self, seed: int, purpose: str):
         self._base = (seed + zlib.crc32(purpose.encode())) % _LIMIT
         self._count = 0
-        # Seeds from the count `_first` on; making one at a time takes as long as a matrix product.
-        self._first, self._block = 0, self._block_from(0)
+        # The next seeds, the very next last. Making one at a time takes as long as a matrix product.
+        self._ahead: list[np.ndarray] = []
         self._lock = threading.Lock()
 
     def next(self) -> np.ndarray:
         """The next seed: [2] int32. Safe to call from several threads."""
         with self._lock:
-            count = self._count
-            self._count = (count + 1) % _LIMIT
-            if not 0 <= count - self._first < _BLOCK:
-                self._first, self._block = count, self._block_from(count)
-            return self._block[count - self._first]
+            if not self._ahead:
+                self._ahead = self._block_from(self._count)
+            self._count += 1
+            return self._ahead.pop()
 
     def give_back(self, seed: np.ndarray) -> None:
         """Takes back a seed whose draw came to nothing; only the latest can still be used."""
         with self._lock:
             if int(seed[1]) == (self._count - 1) % _LIMIT:
-                self._count = int(seed[1])
+                self._count -= 1
+                self._ahead.append(seed)
 
     def get_state(self) -> dict[str, int]:
         """The base and how many seeds were handed out."""
-        return {"base": self._base, "count": self._count}
+        return {"base": self._base, "count": self._count % _LIMIT}
 
     def set_state(self, state: dict[str, int]) -> None:
         """Continues where another stream stood."""
         with self._lock:
             self._base, self._count = int(state["base"]), int(state["count"])
-            self._first, self._block = self._count, self._block_from(self._count)
+            self._ahead = []
 
     def _block_from(self, count: int) -> list[np.ndarray]:
-        counts = np.arange(count, count + _BLOCK, dtype=np.int64) % _LIMIT
+        counts = np.arange(count + _BLOCK - 1, count - 1, -1, dtype=np.int64) % _LIMIT
         return list(np.stack([np.full(_BLOCK, self._base), counts], axis=1).astype(np.int32))
 
 

@@ -33,7 +33,7 @@ def masked_mean(x: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
 
     Args:
         x: [B] or [B, K] float32. Padded rows may hold anything, NaN too: their gradient is 0, and
-            so is what flows further back unless a derivative there is infinite (see `fill_padding`).
+            what flows back is, too, unless a derivative there is infinite (see `fill_padding`).
         mask: [B] bool, False on padding; None: all rows are valid.
 
     Returns:
