@@ -19,6 +19,9 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
+_PACKAGE_DEFAULTS = pytest.StashKey[dict]()
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("how policies learn where a test does not say")
     group.addoption("--jit-compile", action="store_true", help="compiled")
@@ -32,6 +35,7 @@ def pytest_configure(config):
     defaults of the package.
     """
     defaults = _learning_defaults(config)
+    config.stash[_PACKAGE_DEFAULTS] = {name: getattr(PolicyConfig, name) for name in defaults}
     for name, value in defaults.items():
         setattr(PolicyConfig, name, value)
         # Shared with subclasses, those to come too.
@@ -46,6 +50,12 @@ def pytest_configure(config):
 def pytest_report_header(config):
     changed = [f"{name}={value}" for name, value in _learning_defaults(config).items()]
     return ["defaults of policy configs: " + ", ".join(changed)] if changed else []
+
+
+@pytest.fixture(scope="session")
+def package_defaults(pytestconfig):
+    """What the package itself has where the options of this run changed a default."""
+    return pytestconfig.stash[_PACKAGE_DEFAULTS]
 
 
 def _with_subclasses(config_class):

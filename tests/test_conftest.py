@@ -19,8 +19,8 @@ def test_every_config_has_the_defaults_that_the_options_say(config_class, pytest
     assert learning(config_class().replace(lr=0.5)) == expected
 
 
-def test_what_a_test_says_stands():
+def test_what_a_test_says_stands(package_defaults):
     said = {"jit_compile": False, "num_gpus": 1, "fake_gpus": True}
     with small_policy(**said) as policy:
         assert learning(policy.config) == (False, 1, True)
-    assert learning(PPOConfig(num_gpus=0, fake_gpus=False, jit_compile=False)) == (False, 0, False)
+    assert learning(PPOConfig(**package_defaults)) == (False, 0, False)

@@ -65,8 +65,8 @@ def test_nothing_is_left_out(what, expected):
     assert [name for name in expected if name not in NAMES | optional] == []
 
 
-def test_defaults_that_differ_are_those_that_are_listed():
-    ours = PPOConfig()
+def test_defaults_that_differ_are_those_that_are_listed(package_defaults):
+    ours = PPOConfig(**package_defaults)
     listed = {key.strip("`"): (a, b) for key, a, b, _ in rows("| key | RLlib | here | why |")}
     differing = {
         key for key in ours if key in THEIRS and key != "model" and ours[key] != THEIRS[key]

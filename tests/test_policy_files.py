@@ -159,12 +159,14 @@ def test_settings_can_be_replaced_and_gpus_are_only_asked_for_if_they_are_there(
     policy, saved, tmp_path
 ):  # c14, g13
     present = len(tf.config.list_physical_devices("GPU"))
-    more = edited(saved, tmp_path / "more", lambda d, _: d["config"].update(num_gpus=present + 1))
+    gpus = {"num_gpus": present + 1, "fake_gpus": False}
+    more = edited(saved, tmp_path / "more", lambda d, _: d["config"].update(gpus))
     with (
         pytest.warns(UserWarning, match=f"`num_gpus` {present + 1}; this machine has {present}"),
         PPOPolicy.from_checkpoint(more, {"lr": 0.5, "model": {"max_seq_len": 7}}) as again,
     ):
-        expected = policy.config.replace(lr=0.5, num_gpus=present, model={"max_seq_len": 7})
+        changed = {"lr": 0.5, "model": {"max_seq_len": 7}}
+        expected = policy.config.replace(**gpus | {"num_gpus": present}, **changed)
         assert again.config == expected
         assert (again.observation_space, again.action_space) == (OBS, THREE)
     with pytest.raises(ValueError, match="fake_gpus"):
