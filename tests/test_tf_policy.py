@@ -939,6 +939,16 @@ def test_columns_of_nested_observations_are_named_when_learning(policies):
             "The loss depends on no trainable variable; there are: fc_1/kernel",
         ),
         (
+            (OBS, S.Box(-1, 1, (2,))),
+            {
+                "model": {"custom_action_dist": "deterministic"},
+                "num_gpus": 2,
+                "fake_gpus": True,
+            },
+            ValueError,
+            "The loss depends on no trainable variable; there are: fc_1/kernel",
+        ),
+        (
             (OBS, THREE),
             {"exploration_config": {"type": "EpsilonGredy"}},
             ValueError,
