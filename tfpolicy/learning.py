@@ -15,11 +15,12 @@ from tfpolicy.graph.buffer import DeviceBuffer
 from tfpolicy.graph.discovery import columns_read
 from tfpolicy.graph.filter_statistics import FilterStatistics, Update
 from tfpolicy.graph.layout import TrainLayout
-from tfpolicy.graph.learner import GRAD_NORM, Learner
+from tfpolicy.graph.learner import Learner
 from tfpolicy.graph.packing import Packing, TrainedWeights, elementwise
 from tfpolicy.graph.placeholders import ColumnSpec
 from tfpolicy.graph.session import GraphSession, variable_names
 from tfpolicy.graph.towers import TOTAL_LOSS, LossOutput, Tower, TrainBatch, with_model_losses
+from tfpolicy.graph.update import GRAD_NORM
 from tfpolicy.hooks import PolicyHooks
 from tfpolicy.models import Model
 from tfpolicy.models.base import replaceable_variables

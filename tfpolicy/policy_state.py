@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfpolicy.coefficient import Coefficients
+from tfpolicy.graph.packing import OptimizerVariables
 from tfpolicy.graph.session import GraphSession, check_values, variable_names
 
 STATE_VERSION = 1
@@ -21,7 +22,7 @@ class PolicyState:
     Args:
         graph_session: Where the variables live.
         weights: All variables of the model, trained or not.
-        optimizer_variables: Slots and counters of the optimizer.
+        optimizer_variables: What the optimizer keeps.
         coefficients: Scheduled and adaptive scalars.
         check_numerics: Whether weights that are assigned must be finite.
     """
@@ -30,17 +31,17 @@ class PolicyState:
         self,
         graph_session: GraphSession,
         weights: Sequence[tf.Variable],
-        optimizer_variables: Sequence[tf.Variable],
+        optimizer_variables: OptimizerVariables,
         coefficients: Coefficients,
         *,
         check_numerics: bool = True,
     ):
         self._graph_session = graph_session
         self._weights = list(weights)
-        self._optimizer_variables = list(optimizer_variables)
+        self._optimizer_variables = optimizer_variables
         self._coefficients = coefficients
         self._check_numerics = check_numerics
-        self._all = [*self._weights, *self._optimizer_variables]
+        self._all = [*self._weights, *optimizer_variables.variables]
         for group in (self._weights, self._all, coefficients.variables):
             graph_session.prepare_access(group)
 
@@ -99,7 +100,7 @@ class PolicyState:
         return {
             "format_version": STATE_VERSION,
             "weights": {name: values[name] for name in names[:count]},
-            "optimizer_variables": {name: values[name] for name in names[count:]},
+            "optimizer_variables": self._optimizer_variables.taken_apart(values),
             "coefficients": dict(self._coefficients.current),
         }
 
@@ -125,7 +126,8 @@ class PolicyState:
             unexpected = ", ".join(sorted(set(state) - expected)) or "none"
             raise ValueError(f"The state lacks: {missing}; it has, unexpected: {unexpected}.")
         check_values(self._weights, state["weights"], "weights")
-        check_values(self._optimizer_variables, state["optimizer_variables"], "optimizer variables")
+        kept = state["optimizer_variables"]
+        check_values(self._optimizer_variables.parts, kept, "optimizer variables")
         if set(state["coefficients"]) != set(self._coefficients):
             raise ValueError(
                 f"The state's coefficients are {', '.join(state['coefficients'])}; this policy's "
@@ -135,7 +137,9 @@ class PolicyState:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Assigns what `check` has let through."""
-        self._graph_session.write(self._all, {**state["weights"], **state["optimizer_variables"]})
+        values = self._graph_session.read(self._all)
+        values = self._optimizer_variables.put_together(values, state["optimizer_variables"])
+        self._graph_session.write(self._all, {**values, **state["weights"]})
         self.set_coefficients(state["coefficients"])
 
 

@@ -84,9 +84,13 @@ def steps(machine, optimizer, made, number=3):
     for _ in range(number):
         machine.session.run(learned)
     machine.prepare_access(machine.variables)
-    if kept:
-        machine.prepare_access(kept)
+    if kept.variables:
+        machine.prepare_access(kept.variables)
     return machine.read(machine.variables), kept
+
+
+def kept_by_name(machine, kept):
+    return kept.taken_apart(machine.read(kept.variables)) if kept.variables else {}
 
 
 OPTIMIZERS = {
@@ -115,8 +119,7 @@ def test_packed_or_not_an_optimizer_does_and_keeps_the_same(machine, name):
         np.testing.assert_allclose(found[key], value, rtol=1e-6, err_msg=key)
     assert not np.array_equal(found["kernel"], VALUES["kernel"])
     np.testing.assert_array_equal(found["unused"], VALUES["unused"])
-    state = machine.read(kept) if kept else {}
-    state_apart = other.read(kept_apart) if kept_apart else {}
+    state, state_apart = kept_by_name(machine, kept), kept_by_name(other, kept_apart)
     assert bool(state) == (name != "SGD")
     assert set(state) == set(state_apart)
     for key, value in state_apart.items():
@@ -126,13 +129,23 @@ def test_packed_or_not_an_optimizer_does_and_keeps_the_same(machine, name):
 
 def test_what_an_optimizer_keeps_for_one_variable_is_assigned_without_touching_the_rest(machine):
     _, kept = steps(machine, OPTIMIZERS["Momentum"](), packing(machine))
-    before = machine.read(kept)
+    before = kept_by_name(machine, kept)
+    whole_before = machine.read(kept.variables)
     changed = {**before, "bias/Momentum": np.float32([-1, -2, -3])}
-    machine.write(kept, changed)
-    after = machine.read(kept)
+    machine.write(kept.variables, kept.put_together(whole_before, changed))
+    after = kept_by_name(machine, kept)
     assert set(after) == {f"{name}/Momentum" for name in VALUES if name != "unused"}
     for key, value in changed.items():
         np.testing.assert_array_equal(after[key], value, err_msg=key)
+
+
+def test_what_is_kept_for_weights_without_a_gradient_stays(machine):
+    # Were it 0, Adagrad would divide 0 by it.
+    _, kept = steps(machine, OPTIMIZERS["Adagrad"](), packing(machine))
+    whole = machine.read(kept.variables)
+    parts = {name: np.zeros_like(value) for name, value in kept.taken_apart(whole).items()}
+    (packed,) = [v for v in kept.put_together(whole, parts).values() if v.shape == (12,)]
+    np.testing.assert_allclose(packed, [0] * 10 + [0.1] * 2)
 
 
 class LayerWise(tf.compat.v1.train.GradientDescentOptimizer):

@@ -1,9 +1,9 @@
-"""Learning: gradients of all towers, one checked update, minibatch SGD over a loaded batch."""
+"""The ways to learn: from what is fed, from a loaded minibatch, from all of a loaded batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,40 +12,8 @@ from tfpolicy.graph.buffer import DeviceBuffer, epoch_permutations
 from tfpolicy.graph.layout import TrainLayout
 from tfpolicy.graph.packing import TrainedWeights
 from tfpolicy.graph.session import GraphSession
-from tfpolicy.graph.towers import Tower, TowerOutput, combine
-from tfpolicy.ops.stats import global_norm_clip
-
-GRAD_NORM = "grad_gnorm"
-
-
-class Gradients(NamedTuple):
-    """The averaged and clipped gradients of all towers.
-
-    Attributes:
-        values: One for each vector of weights.
-        stats: [K] float32, the loss's statistics and last the norm before clipping.
-        finite: Scalar bool: whether the loss and all gradients are finite.
-    """
-
-    values: list[tf.Tensor]
-    stats: tf.Tensor
-    finite: tf.Tensor
-
-
-class Minibatch(NamedTuple):
-    """What one step learns from.
-
-    Attributes:
-        shares: For each tower its leaves.
-        counts: For each tower how many rows are valid, [] int32.
-        frozen: What the model reads in place of its frozen variables.
-        rows: [B] int32, the rows of every tower's leaves to learn from; `None` for all.
-    """
-
-    shares: list[list[tf.Tensor]]
-    counts: list[tf.Tensor]
-    frozen: list[tf.Tensor]
-    rows: tf.Tensor | None = None
+from tfpolicy.graph.towers import Tower
+from tfpolicy.graph.update import Minibatch, Update
 
 
 class Learner:
@@ -94,25 +62,21 @@ class Learner:
         self._towers = towers
         self._weights, self._frozen = weights, list(frozen)
         self._variables = weights.packing.variables
-        self._coefficients = dict(coefficients)
         self._minibatch_units = minibatch_units
-        self._grad_clip = grad_clip
-        self._check_numerics = check_numerics
-        self._compiled = jit_compile
+        self._check_numerics, self._compiled = check_numerics, jit_compile
         # A compiled function runs on one device, so of several towers each is compiled. The number
         # of sequences differs from batch to batch, and each would compile the whole loop anew.
-        self._compile_whole = jit_compile and not any(tower.compiles_itself for tower in towers)
-        # Where each tower is compiled so is what follows: with its numerous operations on few
-        # numbers, starting them would take longer than all towers together.
-        self._compile_parts = jit_compile and not self._compile_whole
-        # Traced once each, and called from all three ways to learn.
-        self._gradients = tf.function(self._trace_gradients, autograph=False)
-        self._updates = {
-            compiled: tf.function(
-                self._trace_update, autograph=False, jit_compile=compiled and self._compile_parts
-            )
-            for compiled in (False, True)
-        }
+        self._compile_parts = jit_compile and any(tower.compiles_itself for tower in towers)
+        self._compile_whole = jit_compile and not self._compile_parts
+        self._update = Update(
+            layout,
+            towers,
+            weights,
+            coefficients,
+            grad_clip=grad_clip,
+            check_numerics=check_numerics,
+            compiles_itself=self._compile_parts,
+        )
         with graph_session.building():
             self._build_fed()
             devices = [tower.device for tower in towers]
@@ -124,11 +88,6 @@ class Learner:
             ]
             self._learn_loaded = [self._build_loaded(buffer) for buffer in self.buffers]
             self._learn_all = [self._build_loop(buffer) for buffer in self.buffers]
-
-    @property
-    def stat_names(self) -> tuple[str, ...]:
-        """Names of the statistics in the order of the result vectors."""
-        return (*self._towers[0].stat_names, GRAD_NORM)
 
     def learn_on_leaves(self, leaves: Sequence[np.ndarray]) -> dict[str, float]:
         """One step on all units; towers get uneven shares and count by their valid rows."""
@@ -142,7 +101,7 @@ class Learner:
         finite, stats, *values = self._compute_fed(*self._deal(leaves))
         stats = self._checked(finite, stats)
         present = iter(values)
-        return [next(present) if has else None for has in self._towers[0].has_gradient], stats
+        return [next(present) if has else None for has in self._update.has_gradient], stats
 
     def apply_gradients(self, gradients: Sequence[np.ndarray | None]) -> None:
         """Applies what `gradients_of_leaves` gave.
@@ -155,7 +114,7 @@ class Learner:
         if len(gradients) != len(names):
             raise ValueError(f"Expected {len(names)} gradients, got {len(gradients)}.")
         arrays = []
-        rows = zip(names, self._variables, gradients, self._towers[0].has_gradient, strict=True)
+        rows = zip(names, self._variables, gradients, self._update.has_gradient, strict=True)
         for name, variable, gradient, has_gradient in rows:
             if (gradient is not None) != has_gradient:
                 expected = "an array" if has_gradient else "None"
@@ -201,13 +160,13 @@ class Learner:
             counts.append(count)
         frozen = [variable.read_value() for variable in self._frozen]
         minibatch = Minibatch(shares, counts, frozen)
-        result, gradients = self._gradients(minibatch)
-        if not any(self._towers[0].has_gradient):
+        result, gradients = self._update.gradients(minibatch)
+        if not any(self._update.has_gradient):
             names = ", ".join(variable.name for variable in self._variables)
             raise ValueError(f"The loss depends on no trainable variable; there are: {names}.")
         fed = [tf.compat.v1.placeholder(value.dtype, value.shape) for value in gradients]
         # The first call makes the optimizer's variables; it must not happen inside a function.
-        self._weights.apply(result.values, self._towers[0].has_gradient)
+        self._update.apply(result.values)
         applied = tf.function(self._trace_apply_fed, autograph=False)(fed)
         learned = tf.function(self._trace_learn_fed, autograph=False)(minibatch)
         call = self._graph_session.callable
@@ -244,17 +203,15 @@ class Learner:
         """One update along gradients, one for each variable that the loss depends on."""
         self._weights.enter()
         present = iter(gradients)
-        has_gradient = self._towers[0].has_gradient
-        values = [next(present) if has else None for has in has_gradient]
-        with tf.control_dependencies(
-            [self._weights.apply(self._weights.packing.pack(values), has_gradient)]
-        ):
+        values = [next(present) if has else None for has in self._update.has_gradient]
+        applied = self._update.apply(self._weights.packing.pack(values))
+        with tf.control_dependencies([applied]):
             self._weights.leave()
         return tf.constant(True)
 
     def _trace_learn_fed(self, minibatch: Minibatch) -> tuple[Any, Any]:
         self._weights.enter()
-        results = self._step(minibatch, False)
+        results = self._update.step(minibatch, compiled=False)
         self._weights.leave()
         return results
 
@@ -262,7 +219,9 @@ class Learner:
         """One step on the units from `offset` on, fewer at the end of the buffer."""
         end = tf.minimum(offset + self._minibatch_units, buffer.read_num_units())
         self._weights.enter()
-        results = self._step(self._take(buffer, tf.range(offset, end)), self._compiled)
+        results = self._update.step(
+            self._take(buffer, tf.range(offset, end)), compiled=self._compiled
+        )
         self._weights.leave()
         return results
 
@@ -281,7 +240,7 @@ class Learner:
         def step(index: Any, _: Any, sums: Any) -> tuple[Any, Any, Any]:
             position = index % per_epoch
             units = tf.gather(order[index // per_epoch], position * size + tf.range(size))
-            finite, stats = self._step(self._take(buffer, units), self._compiled)
+            finite, stats = self._update.step(self._take(buffer, units), compiled=self._compiled)
             # A refused step is reported alone: a sum would hide which term was not finite.
             fresh = tf.logical_or(tf.equal(position, 0), tf.logical_not(finite))
             return index + 1, finite, tf.where(fresh, stats, sums + stats)
@@ -290,7 +249,7 @@ class Learner:
         _, finite, sums = tf.while_loop(
             lambda index, finite, _: tf.logical_and(index < num_steps, finite),
             step,
-            (tf.constant(0), tf.constant(True), tf.zeros(len(self.stat_names))),
+            (tf.constant(0), tf.constant(True), tf.zeros(len(self._update.stat_names))),
         )
         self._weights.leave()
         count = tf.where(finite, tf.cast(per_epoch, tf.float32), 1.0)
@@ -310,57 +269,6 @@ class Learner:
         counts = [self._layout.num_valid(share) for share in taken]
         return Minibatch(taken, counts, buffer.read_frozen())
 
-    def _step(self, minibatch: Minibatch, compiled: bool) -> tuple[Any, Any]:
-        """One update of the vectors, applied only if it is finite."""
-        outputs = self._tower_outputs(minibatch, self._weights.read(), compiled)
-        return self._updates[compiled](outputs, minibatch.counts)
-
-    def _trace_update(
-        self, outputs: list[TowerOutput], counts: list[tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        result = self._total(outputs, counts)
-
-        def apply() -> tf.Tensor:
-            applied = self._weights.apply(result.values, self._towers[0].has_gradient)
-            with tf.control_dependencies([applied]):
-                return tf.constant(True)
-
-        done = tf.cond(result.finite, apply, lambda: tf.constant(False))
-        return done, result.stats
-
-    def _trace_gradients(self, minibatch: Minibatch) -> tuple[Gradients, list[tf.Tensor]]:
-        """The gradients, and for each variable that the loss depends on its own."""
-        packing = self._weights.packing
-        weights = packing.pack([variable.read_value() for variable in packing.variables])
-        outputs = self._tower_outputs(minibatch, weights, compiled=False)
-        result = self._total(outputs, minibatch.counts)
-        values = zip(packing.unpack(result.values), self._towers[0].has_gradient, strict=True)
-        return result, [value for value, has_gradient in values if has_gradient]
-
-    def _tower_outputs(
-        self, minibatch: Minibatch, weights: list[tf.Tensor], compiled: bool
-    ) -> list[TowerOutput]:
-        coefficients = {name: v.read_value() for name, v in self._coefficients.items()}
-        return [
-            tower(
-                weights,
-                coefficients,
-                self._layout.as_rows(share),
-                minibatch.frozen,
-                minibatch.rows,
-                compiled=compiled,
-            )
-            for tower, share in zip(self._towers, minibatch.shares, strict=True)
-        ]
-
-    def _total(self, outputs: Sequence[TowerOutput], counts: Sequence[tf.Tensor]) -> Gradients:
-        total = combine(outputs, counts, self._towers[0].reduction)
-        values, norm = global_norm_clip(total.gradients, self._grad_clip)
-        finite = tf.logical_and(tf.math.is_finite(total.stats[0]), tf.math.is_finite(norm))
-        if not self._check_numerics:
-            finite = tf.ones_like(finite)
-        return Gradients(values, tf.concat([total.stats, norm[None]], axis=0), finite)
-
     def _deal(self, leaves: Sequence[np.ndarray]) -> list[Any]:
         """Shares of all towers with their numbers of valid rows, in the order of the inputs."""
         num_towers = len(self._towers)
@@ -375,7 +283,7 @@ class Learner:
         return feeds
 
     def _checked(self, finite: Any, stats: np.ndarray) -> dict[str, float]:
-        named = dict(zip(self.stat_names, stats.tolist(), strict=True))
+        named = dict(zip(self._update.stat_names, stats.tolist(), strict=True))
         if not finite:
             terms = ", ".join(f"{name}={value:.6g}" for name, value in named.items())
             raise FloatingPointError(

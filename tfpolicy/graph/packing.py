@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 # They change each number by itself, and leave alone those whose gradient has always been 0.
@@ -71,7 +72,11 @@ class Packing:
 class SlotPart(NamedTuple):
     """What an optimizer keeps for one variable, within what it keeps for a vector.
 
-    It is read and assigned like a variable, so that a state does not depend on the packing.
+    Attributes:
+        name: As if the variable had been trained by itself.
+        slot: Where it lies.
+        begin: From which number on.
+        shape: That of the variable.
     """
 
     name: str
@@ -84,17 +89,45 @@ class SlotPart(NamedTuple):
         """Its dtype."""
         return self.slot.dtype
 
-    def read_value(self) -> tf.Tensor:
-        """Its value."""
-        return tf.reshape(self.slot.read_value()[self._place], self.shape)
+    def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """This part of the slot's value; it shares memory with it."""
+        whole = values[self.slot.op.name]
+        if self.shape == self.slot.shape:
+            return whole
+        return whole[self.begin : self.begin + self.shape.num_elements()].reshape(self.shape)
 
-    def assign(self, value: tf.Tensor) -> Any:
-        """Assigns it; the rest of the slot stays."""
-        return self.slot[self._place].assign(_flat(value))
 
-    @property
-    def _place(self) -> slice:
-        return slice(self.begin, self.begin + self.shape.num_elements())
+class OptimizerVariables:
+    """All that an optimizer keeps, to be moved by the names of the model's variables.
+
+    So a state does not depend on how the weights are packed.
+
+    Attributes:
+        variables: As they lie in the graph.
+        parts: What they are to the outside.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], parts: Sequence[SlotPart]):
+        self.variables = list(variables)
+        self.parts = list(parts)
+
+    def taken_apart(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The parts out of the values of `variables`."""
+        return {part.name: np.array(part.of(values)) for part in self.parts}
+
+    def put_together(
+        self, values: Mapping[str, np.ndarray], parts: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Values of `variables` with other parts in them.
+
+        Args:
+            values: Those of now: what is kept for weights without a gradient stays.
+            parts: One for each of `parts`.
+        """
+        values = {name: np.array(value) for name, value in values.items()}
+        for part in self.parts:
+            part.of(values)[...] = parts[part.name]
+        return values
 
 
 class TrainedWeights:
@@ -156,34 +189,31 @@ class TrainedWeights:
         vectors = [vector for group, vector in groups if len(group) > 1]
         return [*vectors, *self._optimizer.variables()]
 
-    def optimizer_variables(self, has_gradient: Sequence[bool]) -> list[tf.Variable | SlotPart]:
-        """What the optimizer keeps, that for a vector taken apart by variables of the model.
+    def optimizer_variables(self, has_gradient: Sequence[bool]) -> OptimizerVariables:
+        """What the optimizer keeps.
 
         Args:
             has_gradient: For each variable whether the loss depends on it; of others nothing is
-                kept.
+                told.
         """
         slots = list(self._optimizer.variables())
-        parts: list[SlotPart] = []
-        for group, vector in zip(self.packing.groups, self._vectors, strict=True):
-            prefix = f"{vector.op.name}/"
-            of_vector = [v for v in slots if len(group) > 1 and v.op.name.startswith(prefix)]
-            slots = [v for v in slots if all(v is not slot for slot in of_vector)]
-            for slot in of_vector:
-                parts += self._parts(slot, slot.op.name.removeprefix(prefix), group, has_gradient)
-        return [*slots, *parts]
-
-    def _parts(
-        self, slot: tf.Variable, kind: str, group: Sequence[int], has_gradient: Sequence[bool]
-    ) -> list[SlotPart]:
-        parts, begin = [], 0
-        for index in group:
-            variable = self.packing.variables[index]
-            if has_gradient[index]:
-                name = f"{variable.op.name}/{kind}:0"
-                parts.append(SlotPart(name, slot, begin, variable.shape))
-            begin += variable.shape.num_elements()
-        return parts
+        parts = []
+        for slot in slots:
+            name = slot.op.name
+            group: list[int] = []
+            for indices, vector in zip(self.packing.groups, self._vectors, strict=True):
+                if len(indices) > 1 and name.startswith(f"{vector.op.name}/"):
+                    group, name = indices, name.removeprefix(f"{vector.op.name}/")
+            if not group:
+                parts.append(SlotPart(name, slot, 0, slot.shape))
+            begin = 0
+            for index in group:
+                variable = self.packing.variables[index]
+                if has_gradient[index]:
+                    named = f"{variable.op.name}/{name}"
+                    parts.append(SlotPart(named, slot, begin, variable.shape))
+                begin += variable.shape.num_elements()
+        return OptimizerVariables(slots, parts)
 
     def _grouped(self) -> list[list[tf.Variable]]:
         return [[self.packing.variables[index] for index in g] for g in self.packing.groups]

@@ -28,7 +28,7 @@ class SeedStream:
     def __init__(self, seed: int, purpose: str):
         self._base = (seed + zlib.crc32(purpose.encode())) % _LIMIT
         self._count = 0
-        # The next seeds, the very next last. Making one at a time takes as long as a matrix product.
+        # The next seeds, the very next last: making one takes as long as a matrix product.
         self._ahead: list[np.ndarray] = []
         self._lock = threading.Lock()
 

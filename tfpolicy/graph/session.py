@@ -68,6 +68,7 @@ class GraphSession:
         self._lock = threading.Lock()
         # What `callable` has made so far; each keeps the session alive.
         self._runs: list[SessionCallable | None] = []
+        self._access: dict[str, _Access] = {}
         self._readers: dict[tuple[str, ...], Callable] = {}
         self._writers: dict[tuple[str, ...], Callable] = {}
 
@@ -147,11 +148,14 @@ class GraphSession:
         """
         key = variable_names(variables)
         with self.building():
-            values = [variable.read_value() for variable in variables]
-            inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
-            assigned = [v.assign(x).op for v, x in zip(variables, inputs, strict=True)]
-        self._readers[key] = self.callable([], values)
-        self._writers[key] = self.callable(inputs, [], assigned)
+            for name, variable in zip(key, variables, strict=True):
+                if name not in self._access:
+                    self._access[name] = _Access.to(variable)
+        access = [self._access[name] for name in key]
+        self._readers[key] = self.callable([], [one.value for one in access])
+        self._writers[key] = self.callable(
+            [one.fed for one in access], [], [one.assigned for one in access]
+        )
 
     def read(self, variables: Sequence[tf.Variable]) -> dict[str, np.ndarray]:
         """The values of a group of variables by name."""
@@ -181,6 +185,19 @@ class GraphSession:
             self._session.close()
             self._runs[:] = [None] * len(self._runs)
             del self._session
+
+
+class _Access(NamedTuple):
+    """The operations that read a variable and assign what is fed."""
+
+    value: tf.Tensor
+    fed: tf.Tensor
+    assigned: tf.Operation
+
+    @classmethod
+    def to(cls, variable: tf.Variable) -> _Access:
+        fed = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
+        return cls(variable.read_value(), fed, variable.assign(fed).op)
 
 
 # Asking for the process at every call would take as long as a small operation of the graph.
