@@ -37,6 +37,14 @@ def test_rows_are_drawn_from_the_space_and_repeatably():  # d8
     assert (rows["x"] != other["x"]).all()
 
 
+def test_rows_of_a_space_bounded_by_the_largest_numbers_stay_where_sums_are_finite():
+    largest = np.finfo(np.float32).max
+    low = np.float32([-largest, 1e5, 0.0])
+    rows = sample_rows(S.Box(low, np.float32(largest), dtype=np.float32), 20, 0)
+    assert np.isin(np.abs(rows), np.float32([1e4, 1e5])).all()
+    assert (rows >= low).all()
+
+
 def test_drawing_leaves_the_spaces_own_random_numbers_alone():
     space = S.Box(-1, 1, (2,))
     space.seed(7)

@@ -15,6 +15,8 @@ from tfpolicy.graph.towers import TrainBatch
 from tfpolicy.sample_batch import SampleBatch
 from tfpolicy.spaces import leaf_spaces, unflatten
 
+_LARGE = 1e4
+
 
 def sample_rows(space: gym.Space, num_rows: int, seed: int) -> Any:
     """Rows drawn from a space, in its structure; neither the space nor anyone's seed changes.
@@ -25,7 +27,11 @@ def sample_rows(space: gym.Space, num_rows: int, seed: int) -> Any:
     for index, leaf in enumerate(leaf_spaces(space, "leaf").values()):
         own = copy.deepcopy(leaf)
         own.seed(seed + index)
-        columns.append(np.stack([np.asarray(own.sample(), leaf.dtype) for _ in range(num_rows)]))
+        rows = np.stack([np.asarray(own.sample(), leaf.dtype) for _ in range(num_rows)])
+        if isinstance(leaf, gym.spaces.Box) and rows.dtype.kind == "f":
+            # Some spaces are bounded by the largest number there is, where sums are infinite.
+            rows = np.clip(np.clip(rows, -_LARGE, _LARGE), leaf.low, leaf.high)
+        columns.append(rows)
     return unflatten(space, columns)
 
 
