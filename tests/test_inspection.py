@@ -29,12 +29,14 @@ def _one_policy():
 
 def test_a_saved_model_tells_signatures_spaces_weights_and_versions(policy, tmp_path):
     policy.export_model(tmp_path)
+    policy.compute_single_action(OBSERVATIONS.sample(), explore=True)
     newest = policy.export_model(tmp_path)
     found = inspect(tmp_path)
     assert found == inspect(newest)
     assert (found["kind"], found["version"]) == ("SavedModel", "2")
     exported = datetime.datetime.fromisoformat(found["exported"])
     assert abs(datetime.datetime.now(datetime.timezone.utc) - exported).total_seconds() < 600
+    assert found["global_timestep"] == policy.global_timestep > 0
     signature = found["signatures"]["serving_default"]
     assert signature["inputs"] == {"obs_image": "uint8 [B, 2, 3]", "obs_speed": "int64 [B]"}
     assert signature["outputs"]["actions"] == "float32 [B, 2]"

@@ -92,7 +92,7 @@ def _saved_model(path: Path) -> dict[str, Any]:
     if (path / METADATA_FILE).exists():  # A SavedModel of somebody else's can be looked at, too.
         metadata = read_metadata(path)
         check_folder(path)
-        exported = {"exported": metadata.get("exported")}
+        exported = {name: metadata.get(name) for name in ("exported", "global_timestep")}
         description = PolicyDescription.from_json(metadata, path)
         views = {name: _view_text(name, view) for name, view in metadata["views"].items()}
     model = saved_model_pb2.SavedModel()

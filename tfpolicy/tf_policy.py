@@ -622,7 +622,14 @@ class TFPolicy(PolicyHooks, Policy):
         with build_inference(*spaces, self.config, weights) as graph:
             example = self._example()
             return export_saved_model(
-                export_dir, graph, self._description(), example, onnx, version, keep
+                export_dir,
+                graph,
+                self._description(),
+                example,
+                onnx,
+                version,
+                keep,
+                global_timestep=self.global_timestep,
             )
 
     def export_model_to_h5(self, path: str | os.PathLike[str]) -> None:
@@ -633,7 +640,10 @@ class TFPolicy(PolicyHooks, Policy):
         in the Keras model, which takes observations that are normalized.
 
         Args:
-            path: The file; missing parent folders are made.
+            path: The file, `.h5` or `.hdf5`; missing parent folders are made.
+
+        Raises:
+            ValueError: The suffix is another.
         """
         weights = self.get_weights()
         example = self._finite_example()

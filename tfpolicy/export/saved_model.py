@@ -55,6 +55,7 @@ def export_saved_model(
     onnx: int | None = None,
     version: int | None = None,
     keep: int | None = None,
+    global_timestep: int = 0,
 ) -> Path:
     """Publishes an inference graph as the next version, once it was loaded and acts as it should.
 
@@ -68,6 +69,7 @@ def export_saved_model(
         onnx: Also writes `ONNX_FILE`, of this opset.
         version: The version's number, by default one above the highest there.
         keep: How many versions up to this one may stay; older ones are removed.
+        global_timestep: After how many steps of acting; for people who look at it.
 
     Returns:
         The path of the version.
@@ -88,7 +90,7 @@ def export_saved_model(
 
     def write(folder: Path) -> None:
         try:
-            write_saved_model(folder, graph, description, example)
+            write_saved_model(folder, graph, description, example, global_timestep)
             write_warmup_records(folder, graph.signatures, example.inputs)
         except tf.errors.OpError as error:
             raise OSError(f"`{export_dir}` cannot be written: {_reason(error)}") from error
@@ -108,7 +110,11 @@ def export_saved_model(
 
 
 def write_saved_model(
-    folder: Path, graph: InferenceGraph, description: PolicyDescription, example: Example
+    folder: Path,
+    graph: InferenceGraph,
+    description: PolicyDescription,
+    example: Example,
+    global_timestep: int,
 ) -> None:
     """Writes a graph and what belongs to it, but no checksums, into an existing, empty folder."""
     builder = tf.compat.v1.saved_model.Builder(os.fspath(folder))
@@ -127,6 +133,7 @@ def write_saved_model(
         "format_version": FORMAT_VERSION,
         **description.to_json(),
         "exported": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "global_timestep": global_timestep,
         "views": {name: _view_to_json(view) for name, view in graph.views.items()},
         "signatures": {k: signature_text(v) for k, v in graph.signatures.items()},
     }
