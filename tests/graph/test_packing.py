@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpolicy.graph.packing import Packing, TrainedWeights, elementwise
+from tfpolicy.graph.packing import LARGEST_PACKED, Packing, TrainedWeights, elementwise
 from tfpolicy.graph.session import GraphSession
 
 VALUES = {
@@ -49,6 +49,15 @@ def test_variables_of_one_dtype_lie_behind_one_another(machine):
     ]
     for value, expected in zip(values, VALUES.values(), strict=True):
         np.testing.assert_array_equal(value, expected, strict=True)
+
+
+def test_large_variables_are_not_copied_around(machine):
+    with machine.building():
+        made = [
+            tf.compat.v1.get_variable(f"v{size}", size, use_resource=True)
+            for size in (LARGEST_PACKED, LARGEST_PACKED + 1, 2)
+        ]
+    assert Packing(made, made).groups == [[0, 2], [1]]
 
 
 def test_what_has_no_value_is_zeros(machine):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,10 @@ _ELEMENTWISE = (
 )
 
 
+# Numbers of a variable: copying a larger one takes longer than starting operations for it alone.
+LARGEST_PACKED = 2**14
+
+
 def elementwise(optimizer: tf.compat.v1.train.Optimizer) -> bool:
     """Whether an optimizer is known to change each number by itself, as one vector allows.
 
@@ -32,16 +36,17 @@ class Packing:
 
     Args:
         variables: The trained variables.
-        packable: Those of them that may lie in a vector with others of their dtype. Every other one
-            is a vector of its own, and keeps its shape.
+        packable: Those of them that may lie in a vector with others of their dtype. They do if they
+            are small. Every other one is a vector of its own, and keeps its shape.
     """
 
     def __init__(self, variables: Sequence[tf.Variable], packable: Sequence[tf.Variable]):
         self.variables = list(variables)
-        packable_ids = {id(variable) for variable in packable}
-        by_vector: dict[Any, list[int]] = {}
+        packed = {id(v) for v in packable if v.shape.num_elements() <= LARGEST_PACKED}
+        by_vector: dict[str | int, list[int]] = {}
         for index, variable in enumerate(self.variables):
-            key = variable.dtype.base_dtype if id(variable) in packable_ids else index
+            # By the name: TensorFlow's dtypes are equal to numbers.
+            key = variable.dtype.base_dtype.name if id(variable) in packed else index
             by_vector.setdefault(key, []).append(index)
         # For each vector the indices of its variables.
         self.groups = list(by_vector.values())
