@@ -49,7 +49,7 @@ def test_a_batch_enters_once_however_often_it_is_learned_from(policy):
     policy.load_batch_into_buffer(act(policy, batches[0]))
     assert_moments(policy, batches[0])
     for offset in (0, 32, 64):
-        policy.learn_on_loaded_batch(offset)
+        policy.learn_on_loaded_batch(offset // policy.batch_divisibility_req)
     policy.learn_on_buffer(num_sgd_iter=3)
     assert_moments(policy, batches[0])
     policy.learn_on_batch(act(policy, batches[1]))
@@ -143,7 +143,8 @@ def test_rows_that_are_not_finite_are_counted_and_stay_out(policy):
     assert_moments(policy, np.delete(obs, [3, 70], axis=0))
     # The first minibatch would hold the NaN.
     for offset in (32, 96):
-        assert policy.learn_on_loaded_batch(offset)["num_rows_not_finite"] == 2
+        result = policy.learn_on_loaded_batch(offset // policy.batch_divisibility_req)
+        assert result["num_rows_not_finite"] == 2
     assert policy.learn_on_batch(act(policy, obs))["num_rows_not_finite"] == 0
 
 
