@@ -1,7 +1,7 @@
 """How long minibatch SGD takes, against a loop of `Session.run` and against plain NumPy.
 
-A loaded batch of 4,096 rows is learned from in minibatches of 128 rows a tower. The loop feeds the
-same minibatches to the same graph, the way most code does it. NumPy computes the matrix products of
+A loaded batch of 4,096 rows is learned from for 4 epochs in minibatches of 128 rows a tower. The
+loop feeds the same minibatches to the same graph, the way most code does it. NumPy computes the matrix products of
 one forward and backward pass and nothing else: what no framework can be much faster than.
 
     python -m benchmarks.learning
@@ -20,7 +20,7 @@ from benchmarks.interleave import medians, print_table
 from benchmarks.networks import NETWORKS, train_batch
 from tfpolicy import PPOPolicy
 
-ROWS, MINIBATCH = 4096, 128
+ROWS, MINIBATCH, EPOCHS = 4096, 128, 4
 
 
 def numpy_products(weights: dict[str, np.ndarray], rows: int) -> Callable[[], object]:
@@ -45,7 +45,7 @@ def numpy_products(weights: dict[str, np.ndarray], rows: int) -> Callable[[], ob
 
 
 def fed_loop(policy: PPOPolicy, batch: dict[str, np.ndarray]) -> Callable[[], object]:
-    """One epoch of `Session.run` with a feed dict for each minibatch."""
+    """All epochs with a feed dict and a `Session.run` for each minibatch."""
     learner, session = policy._learning.learner, policy.get_session()
     leaves = policy._learning.layout.leaves(batch)
     minibatches = [
@@ -54,7 +54,7 @@ def fed_loop(policy: PPOPolicy, batch: dict[str, np.ndarray]) -> Callable[[], ob
     ]
 
     def loop() -> None:
-        for minibatch in minibatches:
+        for minibatch in minibatches * EPOCHS:
             session.run(learner.fed_results, dict(zip(learner.fed_inputs, minibatch, strict=True)))
 
     return loop
@@ -79,7 +79,7 @@ def make_policy(network: str, towers: int, compiled: bool) -> PPOPolicy:
 def measure(network: str, repeats: int) -> tuple[list[list[str]], list[list[str]]]:
     """Rows of the table of ways to learn, and of the table of towers."""
     batch = train_batch(*NETWORKS[network][:2], ROWS)
-    steps = ROWS // MINIBATCH
+    steps = EPOCHS * ROWS // MINIBATCH
     policies = {
         (towers, compiled): make_policy(network, towers, compiled)
         for towers in (1, 2, 4)
@@ -90,14 +90,14 @@ def measure(network: str, repeats: int) -> tuple[list[list[str]], list[list[str]
     for key, policy in policies.items():
         policy.load_batch_into_buffer(batch)
         begin = time.perf_counter()
-        policy.learn_on_buffer(1)
+        policy.learn_on_buffer(EPOCHS)
         compile_seconds[key] = time.perf_counter() - begin
-        functions[str(key)] = lambda policy=policy: policy.learn_on_buffer(1)
+        functions[str(key)] = lambda policy=policy: policy.learn_on_buffer(EPOCHS)
     one = policies[1, False]
     functions["fed"] = fed_loop(one, batch)
     products = numpy_products(one.get_weights(), MINIBATCH)
     functions["numpy"] = lambda: [products() for _ in range(steps)]
-    # An epoch with n towers takes a n-th of the steps, each on n times as many rows.
+    # With n towers there are a n-th of the steps, each on n times as many rows.
     times = medians(functions, repeats=repeats, calls=1)
     for policy in policies.values():
         policy.close()
