@@ -177,12 +177,14 @@ class Learner:
 
     def _build_loaded(self, buffer: DeviceBuffer) -> Any:
         offset = tf.compat.v1.placeholder(tf.int32, [])
+        # Fewer at the end of the buffer. Within a compiled function each offset would be compiled.
+        end = tf.minimum(offset + self._minibatch_units, buffer.read_num_units())
         step = tf.function(
-            lambda offset: self._trace_learn_loaded(buffer, offset),
+            lambda units: self._trace_learn_loaded(buffer, units),
             autograph=False,
             jit_compile=self._compile_whole,
         )
-        return self._graph_session.callable([offset], list(step(offset)))
+        return self._graph_session.callable([offset], list(step(tf.range(offset, end))))
 
     def _build_loop(self, buffer: DeviceBuffer) -> Any:
         num_epochs = tf.compat.v1.placeholder(tf.int32, [])
@@ -215,13 +217,9 @@ class Learner:
         self._weights.leave()
         return results
 
-    def _trace_learn_loaded(self, buffer: DeviceBuffer, offset: tf.Tensor) -> tuple[Any, Any]:
-        """One step on the units from `offset` on, fewer at the end of the buffer."""
-        end = tf.minimum(offset + self._minibatch_units, buffer.read_num_units())
+    def _trace_learn_loaded(self, buffer: DeviceBuffer, units: tf.Tensor) -> tuple[Any, Any]:
         self._weights.enter()
-        results = self._update.step(
-            self._take(buffer, tf.range(offset, end)), compiled=self._compiled
-        )
+        results = self._update.step(self._take(buffer, units), compiled=self._compiled)
         self._weights.leave()
         return results
 
