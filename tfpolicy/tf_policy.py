@@ -399,7 +399,8 @@ class TFPolicy(PolicyHooks, Policy):
         It does what a loop over `learn_on_loaded_batch` does on a batch in that order.
 
         Args:
-            num_sgd_iter: Epochs; `None` means the config's.
+            num_sgd_iter: Epochs; `None` means the config's. With `jit_compile` and one tower each
+                number of epochs, and of rows that are loaded, is compiled once.
             shuffle: Whether each epoch takes the rows in a new random order.
             buffer_index: Which buffer.
 
