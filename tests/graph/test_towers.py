@@ -219,3 +219,19 @@ def test_means_over_rows_leave_padding_out_whatever_it_holds():
         )
     assert mask.tolist() == [True, True, False, True, False, False]
     assert mean == plain_mean == 3.0
+
+
+def test_means_are_taken_of_what_has_rows():
+    with tf.Graph().as_default():
+        padded = batch(3, obs=np.zeros((6, 1), np.float32), seq_lens=np.int32([2, 1]))
+        unknown = tf.compat.v1.placeholder_with_default(3.0, None)
+        values = {
+            "rows": tf.constant([1.0, 2.0, np.nan, 6.0, np.inf, np.nan]),
+            "scalar": tf.constant(7.0),
+            "of any rank": unknown,
+            "counts": tf.constant([1, 1, 9, 4, 9, 9]),
+        }
+        (means,) = evaluate(padded.means(values))
+        assert means == {"rows": 3.0, "scalar": 7.0, "of any rank": 3.0, "counts": 2.0}
+        with pytest.raises(ValueError, match=r"statistic 'grid' must be .* got shape \(6, 2\)"):
+            padded.means({"grid": tf.zeros([6, 2])})

@@ -66,8 +66,17 @@ class TrainBatch(Mapping):
         """The mean of each of `values` [B] over the valid rows; scalars stay as they are.
 
         All at once: one operation costs less than one for each.
+
+        Raises:
+            ValueError: One has more dimensions.
         """
-        rows = [name for name, value in values.items() if value.shape.rank != 0]
+        for name, value in values.items():
+            if (value.shape.rank or 0) > 1:
+                raise ValueError(
+                    f"The statistic {name!r} must be a scalar or values of the rows, [B], got shape "
+                    f"{value.shape}."
+                )
+        rows = [name for name, value in values.items() if value.shape.rank]
         if not rows:
             return dict(values)
         stacked = tf.stack([tf.cast(values[name], tf.float32) for name in rows], axis=1)
