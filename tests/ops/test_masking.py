@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpolicy.ops.masking import MASKED_LOGIT, fill_padding, mask_logits, masked_mean
+from tfpolicy.ops.masking import (
+    MASKED_LOGIT,
+    fill_padding,
+    mask_logits,
+    masked_column_means,
+    masked_mean,
+)
 
 MASK = np.array([True, False, True, False])
 
@@ -77,19 +83,13 @@ def test_no_gradient_flows_into_masked_logits(evaluate):
     np.testing.assert_allclose(to_logits, [[1 - p, p - 1, 0.0]], rtol=1e-5)
 
 
-def test_several_means_are_taken_at_once(evaluate):
+def test_means_of_columns_are_those_of_each(evaluate):
     x = [[1.0, 10.0], [100.0, np.nan], [4.0, 20.0], [-7.0, 1.0]]
-    np.testing.assert_array_equal(evaluate(masked_mean, x, MASK), [2.5, 15.0])
-    np.testing.assert_array_equal(evaluate(masked_mean, x[::2]), [2.5, 15.0])
+    np.testing.assert_array_equal(evaluate(masked_column_means, x, MASK), [2.5, 15.0])
+    np.testing.assert_array_equal(evaluate(masked_column_means, x[::2]), [2.5, 15.0])
 
 
-@pytest.mark.parametrize(
-    ("function", "x", "text"),
-    [
-        (masked_mean, [3], "`mask` must have the rows of `x`"),
-        (mask_logits, [4, 2], "`mask` must have the shape"),
-    ],
-)
-def test_mask_of_another_shape_is_refused(function, x, text):
-    with tf.Graph().as_default(), pytest.raises(ValueError, match=text):
-        function(tf.zeros(x), tf.ones([4], tf.bool))
+@pytest.mark.parametrize("function", [masked_mean, mask_logits])
+def test_mask_of_another_shape_is_refused(function):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="`mask` must have the shape"):
+        function(tf.zeros([4, 2]), tf.ones([4], tf.bool))

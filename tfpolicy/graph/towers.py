@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfpolicy.graph.packing import Packing
 from tfpolicy.graph.placeholders import unknown_column
 from tfpolicy.models.base import Model
-from tfpolicy.ops.masking import masked_mean
+from tfpolicy.ops.masking import masked_column_means, masked_mean
 
 # The total loss leads the statistics of every tower.
 TOTAL_LOSS = "total_loss"
@@ -59,7 +59,7 @@ class TrainBatch(Mapping):
         self.mask = None if max_seq_len is None else sequence_mask(columns, max_seq_len)
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
-        """The mean of `values`, [B] or [B, K], over the valid rows."""
+        """The mean of `values` [B] over the valid rows."""
         return masked_mean(values, self.mask)
 
     def means(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -73,14 +73,14 @@ class TrainBatch(Mapping):
         for name, value in values.items():
             if (value.shape.rank or 0) > 1:
                 raise ValueError(
-                    f"The statistic {name!r} must be a scalar or values of the rows, [B], got shape "
-                    f"{value.shape}."
+                    f"The statistic {name!r} must be a scalar or values of the rows, [B], "
+                    f"got shape {value.shape}."
                 )
         rows = [name for name, value in values.items() if value.shape.rank]
         if not rows:
             return dict(values)
         stacked = tf.stack([tf.cast(values[name], tf.float32) for name in rows], axis=1)
-        means = tf.unstack(self.mean(stacked))
+        means = tf.unstack(masked_column_means(stacked, self.mask))
         return {**values, **dict(zip(rows, means, strict=True))}
 
     @property

@@ -32,20 +32,37 @@ def masked_mean(x: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
     """Mean of `x` over its valid rows; 0 if none is valid.
 
     Args:
-        x: [B] or [B, K] float32. Padded rows may hold anything, NaN too: their gradient is 0, and
-            what flows back is, too, unless a derivative there is infinite (see `fill_padding`).
+        x: [B] float32. Padded rows may hold anything, NaN too: their gradient is 0, and so is what
+            flows further back unless a derivative there is infinite (see `fill_padding`).
         mask: [B] bool, False on padding; None: all rows are valid.
 
     Returns:
-        [] or [K] float32.
+        [] float32.
 
     Raises:
-        ValueError: If `x` and `mask` have different numbers of rows.
+        ValueError: If `x` and `mask` have different shapes.
     """
     if mask is None:
-        return tf.reduce_mean(x, axis=0)
-    if not x.shape[:1].is_compatible_with(mask.shape):
-        raise ValueError(f"`mask` must have the rows of `x`, {x.shape}, got {mask.shape}.")
+        return tf.reduce_mean(x)
+    if not x.shape.is_compatible_with(mask.shape):
+        raise ValueError(f"`mask` must have the shape of `x`, {x.shape}, got {mask.shape}.")
+    return _mean_of_valid(x, mask)
+
+
+def masked_column_means(x: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
+    """What `masked_mean` is of each column of `x`, all at once.
+
+    Args:
+        x: [B, K] float32.
+        mask: [B] bool, False on padding; None: all rows are valid.
+
+    Returns:
+        [K] float32.
+    """
+    return tf.reduce_mean(x, axis=0) if mask is None else _mean_of_valid(x, mask)
+
+
+def _mean_of_valid(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     count = tf.reduce_sum(tf.cast(mask, x.dtype))
     return tf.reduce_sum(fill_padding(x, mask), axis=0) / tf.maximum(count, 1.0)
 
