@@ -1,5 +1,7 @@
 """The trained weights as vectors."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,8 +21,8 @@ VALUES = {
 HAS_GRADIENT = [name != "unused" for name in VALUES]
 
 
-@pytest.fixture
-def machine():
+@contextlib.contextmanager
+def session_with_variables():
     graph_session = GraphSession()
     with graph_session.building():
         graph_session.variables = [
@@ -30,6 +32,12 @@ def machine():
     graph_session.initialize(graph_session.variables)
     yield graph_session
     graph_session.close()
+
+
+@pytest.fixture
+def machine():
+    with session_with_variables() as graph_session:
+        yield graph_session
 
 
 def packing(machine):
@@ -116,24 +124,18 @@ OPTIMIZERS = {
 def test_packed_or_not_an_optimizer_does_and_keeps_the_same(machine, name):
     assert elementwise(OPTIMIZERS[name]())
     found, kept = steps(machine, OPTIMIZERS[name](), packing(machine))
-    other = GraphSession()
-    with other.building():
-        other.variables = [
-            tf.compat.v1.get_variable(key, initializer=value, use_resource=True)
-            for key, value in VALUES.items()
-        ]
-    other.initialize(other.variables)
-    expected, kept_apart = steps(other, OPTIMIZERS[name](), Packing(other.variables, []))
+    with session_with_variables() as other:
+        expected, kept_apart = steps(other, OPTIMIZERS[name](), Packing(other.variables, []))
+        state_apart = kept_by_name(other, kept_apart)
+    state = kept_by_name(machine, kept)
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, rtol=1e-6, err_msg=key)
     assert not np.array_equal(found["kernel"], VALUES["kernel"])
     np.testing.assert_array_equal(found["unused"], VALUES["unused"])
-    state, state_apart = kept_by_name(machine, kept), kept_by_name(other, kept_apart)
     assert bool(state) == (name != "SGD")
     assert set(state) == set(state_apart)
     for key, value in state_apart.items():
         np.testing.assert_allclose(state[key], value, rtol=1e-6, err_msg=key)
-    other.close()
 
 
 def test_what_an_optimizer_keeps_for_one_variable_is_assigned_without_touching_the_rest(machine):
@@ -157,13 +159,10 @@ def test_what_is_kept_for_weights_without_a_gradient_stays(machine):
     np.testing.assert_allclose(packed, [0] * 10 + [0.1] * 2)
 
 
-class LayerWise(tf.compat.v1.train.GradientDescentOptimizer):
-    """Scales a gradient by the norm of its layer's weights, as LARS does."""
-
-    def _resource_apply_dense(self, grad, handle):
-        return super()._resource_apply_dense(grad * tf.norm(handle.read_value()), handle)
+class OfAUser(tf.compat.v1.train.GradientDescentOptimizer):
+    """Whatever it does to the gradients of a layer."""
 
 
 def test_optimizers_of_users_see_layers(machine):
-    assert not elementwise(LayerWise(0.1))
+    assert not elementwise(OfAUser(0.1))
     assert not elementwise(tf.compat.v1.train.FtrlOptimizer(0.1))

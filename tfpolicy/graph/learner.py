@@ -168,7 +168,7 @@ class Learner:
         # The first call makes the optimizer's variables; it must not happen inside a function.
         self._update.apply(result.values)
         applied = tf.function(self._trace_apply_fed, autograph=False)(fed)
-        learned = tf.function(self._trace_learn_fed, autograph=False)(minibatch)
+        learned = tf.function(self._trace_learn, autograph=False)(minibatch, False)
         call = self._graph_session.callable
         self._apply_fed = call(fed, [], [applied.op])
         self._compute_fed = call(inputs, [result.finite, result.stats, *gradients])
@@ -180,7 +180,7 @@ class Learner:
         # Fewer at the end of the buffer. Within a compiled function each offset would be compiled.
         end = tf.minimum(offset + self._minibatch_units, buffer.read_num_units())
         step = tf.function(
-            lambda units: self._trace_learn_loaded(buffer, units),
+            lambda units: self._trace_learn(self._take(buffer, units), self._compiled),
             autograph=False,
             jit_compile=self._compile_whole,
         )
@@ -211,15 +211,10 @@ class Learner:
             self._weights.leave()
         return tf.constant(True)
 
-    def _trace_learn_fed(self, minibatch: Minibatch) -> tuple[Any, Any]:
+    def _trace_learn(self, minibatch: Minibatch, compiled: bool) -> tuple[Any, Any]:
+        """One step, alone."""
         self._weights.enter()
-        results = self._update.step(minibatch, compiled=False)
-        self._weights.leave()
-        return results
-
-    def _trace_learn_loaded(self, buffer: DeviceBuffer, units: tf.Tensor) -> tuple[Any, Any]:
-        self._weights.enter()
-        results = self._update.step(self._take(buffer, units), compiled=self._compiled)
+        results = self._update.step(minibatch, compiled=compiled)
         self._weights.leave()
         return results
 
