@@ -46,7 +46,7 @@ class PolicyHooks(abc.ABC):
         """The optimizer; `learning_rate` is a function that reads the scheduled rate.
 
         One that is not of `tf.compat.v1.train` gets each variable by itself. Those that change each
-        number alone, Adam for instance, are handed all in one vector, which is faster.
+        number alone, Adam for instance, are handed all small ones in one vector, which is faster.
         """
         return tf.compat.v1.train.AdamOptimizer(learning_rate)
 
