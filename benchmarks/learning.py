@@ -1,8 +1,9 @@
 """How long minibatch SGD takes, against a loop of `Session.run` and against plain NumPy.
 
 A loaded batch of 4,096 rows is learned from for 4 epochs in minibatches of 128 rows a tower. The
-loop feeds the same minibatches to the same graph, the way most code does it. NumPy computes the matrix products of
-one forward and backward pass and nothing else: what no framework can be much faster than.
+loop feeds the same minibatches to the same graph, the way most code does it. NumPy computes the
+matrix products of one forward and backward pass and nothing else: what no framework can be much
+faster than.
 
     python -m benchmarks.learning
 """

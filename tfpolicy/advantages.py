@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from tfpolicy.tf_policy import TFPolicy
 from tfpolicy.view_requirement import ViewRequirement
 
 Array = np.ndarray
+
+# More would not be faster, and take memory where observations are images.
+_ROWS_PER_CALL = 512
 
 
 def add_advantages(
@@ -55,7 +59,7 @@ def advantages_of(
     """What `add_advantages` adds, for a fragment or for N sub-environments side by side.
 
     Args:
-        policy: Gives values of states: all that are needed in one call.
+        policy: Gives values of states: those beyond ends in one call.
         columns: Columns [T, ...] of one fragment, or [T, N, ...] in which the steps of each
             sub-environment follow each other, episode upon episode.
         gamma: As for `add_advantages`.
@@ -63,11 +67,14 @@ def advantages_of(
         use_critic: As for `add_advantages`.
 
     Returns:
-        `advantages` and `value_targets`, [T] or [T, N] float32.
+        `advantages` and `value_targets`, [T] or [T, N] float32; besides `vf_preds`, if `columns`
+        have none.
     """
+    acted_with_values = SampleBatch.VF_PREDS in columns
+    values = columns[SampleBatch.VF_PREDS] if acted_with_values else _values_of(policy, columns)
+    values = np.asarray(values, np.float32)
     terminateds = np.asarray(columns[SampleBatch.TERMINATEDS], bool)
     truncateds = np.asarray(columns[SampleBatch.TRUNCATEDS], bool)
-    values = np.asarray(columns[SampleBatch.VF_PREDS], np.float32)
     next_values = np.zeros_like(values)
     next_values[:-1] = values[1:]
     # Elsewhere the next observation is the one acted on next, whose value is known.
@@ -86,7 +93,24 @@ def advantages_of(
         advantages, targets = gae(rewards, values, next_values, *ends, gamma, lambda_)
     else:
         advantages = targets = discounted_returns(rewards, *ends, gamma, next_values)
-    return {SampleBatch.ADVANTAGES: advantages, SampleBatch.VALUE_TARGETS: targets}
+    added = {SampleBatch.ADVANTAGES: advantages, SampleBatch.VALUE_TARGETS: targets}
+    return added if acted_with_values else {SampleBatch.VF_PREDS: values, **added}
+
+
+def _values_of(policy: TFPolicy, columns: Mapping[str, Column]) -> Array:
+    """State values of all rows [T, ...], in calls of not too many."""
+    shape = np.shape(columns[SampleBatch.REWARDS])
+    num_rows = math.prod(shape)
+
+    def flat(column: Array) -> Array:
+        return column.reshape(num_rows, *column.shape[len(shape) :])
+
+    seen = {name: map_column(flat, columns[name]) for name in policy.acting_columns}
+    values = np.empty(num_rows, np.float32)
+    for begin in range(0, num_rows, _ROWS_PER_CALL):
+        rows = slice(begin, begin + _ROWS_PER_CALL)
+        values[rows] = policy.compute_values({k: select(v, rows) for k, v in seen.items()})
+    return values.reshape(shape)
 
 
 def _seen_next(

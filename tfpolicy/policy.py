@@ -109,6 +109,14 @@ class Policy(abc.ABC):
         """Adds what the loss needs to one fragment of one episode; returns the batch."""
         return sample_batch
 
+    @property
+    def block_columns(self) -> tuple[str, ...]:
+        """Columns of acting that `postprocess_block` adds by itself where they are missing.
+
+        Whoever samples blocks need not ask for them at every step.
+        """
+        return ()
+
     def postprocess_block(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """What `postprocess_trajectory` adds to fragments, for a whole block of steps at once.
 

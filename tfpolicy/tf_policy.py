@@ -286,6 +286,14 @@ class TFPolicy(PolicyHooks, Policy):
         return self._actor.values(self._actor.inputs.arrays(input_dict))
 
     @property
+    def values_apart(self) -> bool:
+        """Whether the value network has no layer in common with what acts.
+
+        Then values cost less when they are computed for many rows at once, with `compute_values`.
+        """
+        return self._actor.values_apart
+
+    @property
     def acting_columns(self) -> tuple[str, ...]:
         """Names of the columns that acting reads."""
         return ("obs", *self._actor.inputs.specs)

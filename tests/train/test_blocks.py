@@ -10,11 +10,14 @@ from tfpolicy.policies import policy_class
 from tfpolicy.train.environments import Environments
 from tfpolicy.train.rollout import Rollout
 
+PPO = policy_class("ppo")
 LSTM = {"use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 4}
 CASES = {
     "ppo": ("ppo", {}, {}),
     "ppo without gae": ("ppo", {"use_gae": False}, {}),
     "ppo without critic": ("ppo", {"use_critic": False}, {}),
+    "ppo with one network": ("ppo", {}, {"vf_share_layers": True}),
+    "ppo with a filter": ("ppo", {"observation_filter": "MeanStdFilter"}, {}),
     "a2c": ("a2c", {}, {}),
     "pg": ("pg", {}, {}),
     "lstm that sees its last action and reward": (
@@ -77,17 +80,72 @@ def test_a_block_has_the_advantages_of_its_fragments(kind, reset_mode):
             assert block["advantages"].dtype == by_fragments["advantages"].dtype == np.float32
 
 
-def test_values_beyond_a_block_are_asked_for_once():
+@pytest.fixture
+def watched():
+    """Makes a rollout of 3 cart-poles, and lists the rows of its calls for values and actions."""
     env = SyncVectorEnv([short_cart_pole] * 3, autoreset_mode=AutoresetMode.DISABLED)
-    with policy_class("ppo")(
-        env.single_observation_space, env.single_action_space, {"seed": 0}
-    ) as policy:
-        asked = []
-        compute_values = policy.compute_values
-        policy.compute_values = lambda columns: asked.append(1) or compute_values(columns)
-        Rollout(policy, Environments(env, 0)).sample(40)
+    policies = []
+
+    def watch(cls=PPO, **model):
+        spaces = env.single_observation_space, env.single_action_space
+        policy = cls(*spaces, {"seed": 0, "model": {"fcnet_hiddens": [4], **model}})
+        policies.append(policy)
+        compute_values, compute_actions = policy.compute_values, policy.compute_actions
+        asked, fetched = [], []
+
+        def watched_values(columns):
+            asked.append(len(columns["obs"]))
+            return compute_values(columns)
+
+        def watched_actions(*args, extra_fetches, **kwargs):
+            fetched.append(set(extra_fetches))
+            return compute_actions(*args, extra_fetches=extra_fetches, **kwargs)
+
+        policy.compute_values, policy.compute_actions = watched_values, watched_actions
+        return Rollout(policy, Environments(env, 0)), asked, fetched
+
+    yield watch
+    for policy in policies:
+        policy.close()
     env.close()
+
+
+def test_a_value_network_of_its_own_is_run_for_the_whole_block(watched):
+    rollout, asked, fetched = watched()
+    batch = rollout.sample(400)
+    assert not any("vf_preds" in names for names in fetched)
+    # A few hundred rows a call, and what lies beyond ends in one.
+    whole, beyond = asked[:-1], asked[-1]
+    assert sum(whole) == 1200 and len(whole) == 3
+    assert beyond < 400
+    expected = rollout.policy.compute_actions(batch["obs"], extra_fetches=["vf_preds"])[2]
+    np.testing.assert_allclose(batch["vf_preds"], expected["vf_preds"], atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [{"vf_share_layers": True}, LSTM])
+def test_a_value_network_that_acting_needs_too_is_run_while_acting(watched, model):
+    rollout, asked, fetched = watched(**model)
+    assert not rollout.policy.values_apart
+    rollout.sample(40)
     assert len(asked) == 1
+    assert all("vf_preds" in names for names in fetched)
+
+
+def test_who_postprocesses_fragments_is_given_the_values_of_acting(watched):
+    class Own(PPO):
+        def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+            assert "vf_preds" in sample_batch
+            return super().postprocess_trajectory(sample_batch)
+
+    class OwnOfBlocks(PPO):
+        def postprocess_block(self, columns):
+            assert "vf_preds" in columns
+            return super().postprocess_block(columns)
+
+    for cls in (Own, OwnOfBlocks):
+        rollout, _, fetched = watched(cls)
+        rollout.sample(40)
+        assert all("vf_preds" in names for names in fetched)
 
 
 def test_a_view_of_what_comes_later_is_made_fragment_by_fragment():

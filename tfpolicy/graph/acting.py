@@ -41,6 +41,8 @@ class Actor:
         inputs: Makes what is fed of what a caller gives.
         feeds: Placeholders of greedy acting, observation leaves first.
         has_values: Whether the model has a value head.
+        values_apart: Whether it has one that reads no trained variable that actions or states
+            depend on: for many rows values cost less in a call of their own then.
         extra_names: What acting can give besides actions and states.
 
     Args:
@@ -113,6 +115,10 @@ class Actor:
             self._values = self._callable(feeds, [output.vf_preds])
         self.extra_names = (*self._extras, "action_logp", "action_prob")
         self._state_out = list(output.state_out)
+        acts_with = _trained_variables([output.dist_inputs, *output.state_out])
+        self.values_apart = self.has_values and acts_with.isdisjoint(
+            _trained_variables([output.vf_preds])
+        )
         self._score = self._callable([*feeds, *scored], [score])
 
     @property
@@ -212,6 +218,20 @@ class Actor:
 def single_steps(rows: tf.Tensor) -> dict[str, Any]:
     """Columns that say what acting is to a recurrent model: each row is a sequence of its own."""
     return {"seq_lens": tf.ones(tf.shape(rows)[:1], tf.int32), "max_seq_len": 1}
+
+
+def _trained_variables(tensors: Sequence[tf.Tensor]) -> set[str]:
+    """Names of the trainable variables that tensors of one graph depend on."""
+    operations = {tensor.op.name: tensor.op for tensor in tensors}
+    ahead = list(operations.values())
+    while ahead:
+        for tensor in ahead.pop().inputs:
+            if tensor.op.name not in operations:
+                operations[tensor.op.name] = tensor.op
+                ahead.append(tensor.op)
+    graph = tensors[0].graph
+    trainable = graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+    return operations.keys() & {variable.op.name for variable in trainable}
 
 
 def _has_nan(values: np.ndarray) -> bool:

@@ -38,6 +38,16 @@ class ActorCriticPolicy(TFPolicy):
             use_critic=self.config["use_critic"],
         )
 
+    @property
+    def block_columns(self) -> tuple[str, ...]:
+        """The values, if those of many rows are worth a call of their own."""
+        own = type(self)
+        inherited = (
+            own.postprocess_trajectory is ActorCriticPolicy.postprocess_trajectory
+            and own.postprocess_block is ActorCriticPolicy.postprocess_block
+        )
+        return (SampleBatch.VF_PREDS,) if inherited and self.values_apart else ()
+
     def postprocess_block(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """As `postprocess_trajectory`, see there; `None` if a subclass has its own."""
         if type(self).postprocess_trajectory is not ActorCriticPolicy.postprocess_trajectory:

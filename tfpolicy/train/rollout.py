@@ -61,12 +61,15 @@ class Rollout:
         self._callbacks = callbacks or DefaultCallbacks()
         self._to_env = env_action_transform(policy)
         self._collection = collection_for(policy.view_requirements)
-        self._extras = tuple(name for name in ACTED_COLUMNS if name in self._collection.columns)
         # Fragments are only cut where somebody looks at them.
         self._takes_blocks = not self._collection.late and (
             type(self._callbacks).on_postprocess_trajectory
             is DefaultCallbacks.on_postprocess_trajectory
         )
+        wanted = self._collection.columns
+        if self._takes_blocks:
+            wanted -= set(policy.block_columns)
+        self._extras = tuple(name for name in ACTED_COLUMNS if name in wanted)
         n = environments.num_envs
         self._history = ActingHistory(self._collection, n) if self._collection.past else None
         self._episodes = EpisodeTracker(n, self._callbacks)
