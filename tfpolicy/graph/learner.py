@@ -198,8 +198,13 @@ class Learner:
             autograph=False,
             jit_compile=self._compile_whole,
         )
-        fetches = [*loop(order), order[-1]]
-        return self._graph_session.callable([num_epochs, seed, shuffle], fetches)
+        # Copied outside of what is compiled: that has fewer kernels then.
+        with tf.control_dependencies(self._weights.enter()):
+            results = loop(order)
+        with tf.control_dependencies(results):
+            left = self._weights.leave()
+        feeds = [num_epochs, seed, shuffle]
+        return self._graph_session.callable(feeds, [*results, order[-1]], left)
 
     def _trace_apply_fed(self, gradients: list[tf.Tensor]) -> tf.Tensor:
         """One update along gradients, one for each variable that the loss depends on."""
@@ -238,13 +243,11 @@ class Learner:
             fresh = tf.logical_or(tf.equal(position, 0), tf.logical_not(finite))
             return index + 1, finite, tf.where(fresh, stats, sums + stats)
 
-        self._weights.enter()
         _, finite, sums = tf.while_loop(
             lambda index, finite, _: tf.logical_and(index < num_steps, finite),
             step,
             (tf.constant(0), tf.constant(True), tf.zeros(len(self._update.stat_names))),
         )
-        self._weights.leave()
         count = tf.where(finite, tf.cast(per_epoch, tf.float32), 1.0)
         return finite, sums / count
 

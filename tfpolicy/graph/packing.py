@@ -153,19 +153,17 @@ class TrainedWeights:
         self._optimizer = optimizer
         self._vectors = [_vector(variables) for variables in self._grouped()]
 
-    def enter(self) -> None:
+    def enter(self) -> list[tf.Operation]:
         """Copies the variables into the vectors."""
         packed = self.packing.pack([v.read_value() for v in self.packing.variables])
-        for group, vector, value in zip(self._grouped(), self._vectors, packed, strict=True):
-            if len(group) > 1:
-                vector.assign(value)
+        pairs = zip(self._grouped(), self._vectors, packed, strict=True)
+        return [vector.assign(value).op for group, vector, value in pairs if len(group) > 1]
 
-    def leave(self) -> None:
+    def leave(self) -> list[tf.Operation]:
         """Copies the vectors into the variables."""
         values = self.packing.unpack(self.read())
-        for group in self.packing.groups:
-            for index in group if len(group) > 1 else ():
-                self.packing.variables[index].assign(values[index])
+        packed = [index for group in self.packing.groups if len(group) > 1 for index in group]
+        return [self.packing.variables[index].assign(values[index]).op for index in packed]
 
     def read(self) -> list[tf.Tensor]:
         """The vectors."""
