@@ -132,7 +132,9 @@ class Learning:
         with graph_session.building():
             own = weights_in_training.own_variables
             slots = weights_in_training.optimizer_variables(towers[0].has_gradient)
-        graph_session.initialize([*own, *self.coefficients.variables])
+        loaded = [v for buffer in self.learner.buffers for v in buffer.variables]
+        # In one call: each looks through the whole graph.
+        graph_session.initialize([*own, *self.coefficients.variables, *loaded])
         self.state = PolicyState(
             graph_session, weights, slots, self.coefficients, check_numerics=config.check_numerics
         )

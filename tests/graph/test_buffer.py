@@ -19,6 +19,7 @@ class Loaded:
         self.session = GraphSession(num_devices)
         with self.session.building():
             self.buffer = DeviceBuffer(self.session, devices, SPECS, "buffer")
+            self.session.initialize(self.buffer.variables)
             self._reads = [
                 self.session.callable([], self.buffer.read(index)) for index in range(num_devices)
             ]
@@ -114,6 +115,7 @@ def test_what_belongs_to_the_whole_batch_is_kept_beside_it(number):
     session = GraphSession(number)
     with session.building():
         buffer = DeviceBuffer(session, devices, SPECS, "buffer", frozen_specs)
+        session.initialize(buffer.variables)
         read = session.callable([], buffer.read_frozen())
     session.finalize()
     count, mean = read()

@@ -23,6 +23,7 @@ class DeviceBuffer:
     *frozen* values, which belong to the batch as a whole.
 
     Attributes:
+        variables: Where everything lies; to be initialized before they are read.
         num_units: Units on each device.
         unit_rows: [num_units] int, real rows of all devices together at each offset.
         num_rows_dropped: Real rows in the units that were left over.
@@ -55,14 +56,14 @@ class DeviceBuffer:
                 self._shares.append(_variables(specs, prefix))
         with tf.device(devices[0]):
             self._frozen = _variables(frozen_specs, f"{name}/frozen")
-        variables = [*(v for share in self._shares for v in share), *self._frozen]
-        inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
-        assigned = [v.assign(x).op for v, x in zip(variables, inputs, strict=True)]
+        self.variables = [*(v for share in self._shares for v in share), *self._frozen]
+        inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
+        assigned = [v.assign(x).op for v, x in zip(self.variables, inputs, strict=True)]
         self._load = graph_session.callable(inputs, [], assigned)
         self._empty = [
-            np.zeros([size or 0 for size in v.shape], v.dtype.as_numpy_dtype) for v in variables
+            np.zeros([size or 0 for size in v.shape], v.dtype.as_numpy_dtype)
+            for v in self.variables
         ]
-        graph_session.initialize(variables)
 
     def load(
         self,
