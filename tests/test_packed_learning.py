@@ -38,6 +38,19 @@ class Hidden(Open):
         self.weights = lambda: (w, self.b)
 
 
+class Scaled(Open):
+    """The same, with a variable that is not trained."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.scale = tf.compat.v1.get_variable(
+            "scale", initializer=1.0, trainable=False, use_resource=True
+        )
+
+    def weights(self):
+        return self.scale * self.w, self.b
+
+
 class LayerWise(tf.compat.v1.train.GradientDescentOptimizer):
     """Scales a gradient by the norm of its layer's weights, as LARS does."""
 
@@ -67,12 +80,12 @@ def policy(model, cls=Regression, **config):
 def learned(made):
     """The weights after some epochs in one call, and after the same as calls of their own."""
     start = made.get_state()
-    made.load_batch_into_buffer(regression_batch(ROWS))
+    rows_per_tower = made.load_batch_into_buffer(regression_batch(ROWS))
     made.learn_on_buffer(EPOCHS, shuffle=False)
     at_once = made.get_weights()
     made.set_state(start)
     for _ in range(EPOCHS):
-        for offset in range(0, ROWS, MINIBATCH):
+        for offset in range(0, rows_per_tower, MINIBATCH * rows_per_tower // ROWS):
             made.learn_on_loaded_batch(offset)
     one_by_one = made.get_weights()
     made.set_state(start)
@@ -95,11 +108,23 @@ def check_equal(ways):
 def test_weights_that_a_model_hides_learn_as_others_do(cls, jit_compile):
     ways = []
     for model in (Open, Hidden):
-        with policy(model, cls, jit_compile=jit_compile) as made:
+        # On one device: compiled towers cannot read what is hidden on another.
+        with policy(model, cls, jit_compile=jit_compile, num_gpus=0) as made:
             before = made.get_weights()
             ways += learned(made)
         assert all(not np.array_equal(ways[-1][name], before[name]) for name in before)
     check_equal(ways)
+
+
+@pytest.mark.parametrize("model, name", [(Hidden, "w"), (Scaled, "scale")])
+def test_compiled_towers_refuse_a_variable_that_they_would_read_on_another_device(model, name):
+    towers = {"num_gpus": 2, "fake_gpus": True}
+    with pytest.raises(ValueError, match=f"`jit_compile` with several towers: .* reads {name} "):
+        policy(model, jit_compile=True, **towers)
+    with policy(model, jit_compile=False, **towers) as made:
+        two = learned(made)
+    with policy(model, jit_compile=True, num_gpus=0) as made:
+        check_equal([*two, *learned(made)])
 
 
 def reference(cls_step):
@@ -134,12 +159,12 @@ def test_sequences_learn_on_vectors_too():
     batch["rewards"] = np.arange(len(batch["obs"]), dtype=np.float32)
     with AdamRegression(OBS, THREE, config) as made:
         start = made.get_state()
-        made.load_batch_into_buffer(batch)
+        rows_per_tower = made.load_batch_into_buffer(batch)
         made.learn_on_buffer(2, shuffle=False)
         at_once = made.get_weights()
         made.set_state(start)
         for _ in range(2):
-            for offset in (0, 6):
+            for offset in (0, rows_per_tower // 2):
                 made.learn_on_loaded_batch(offset)
         check_equal([at_once, made.get_weights()])
         assert not np.array_equal(at_once["u"], start["weights"]["u"])

@@ -79,6 +79,7 @@ class Learner:
         )
         with graph_session.building():
             self._build_fed()
+            self._check_compilable()
             devices = [tower.device for tower in towers]
             specs = layout.unit_specs
             frozen_specs = [tf.TensorSpec(v.shape, v.dtype) for v in self._frozen]
@@ -174,6 +175,17 @@ class Learner:
         self._compute_fed = call(inputs, [result.finite, result.stats, *gradients])
         self.fed_inputs, self.fed_results = inputs, list(learned)
         self._learn_fed = call(inputs, self.fed_results)
+
+    def _check_compilable(self) -> None:
+        """Refuses a compiled tower that would read a variable which lives on another device."""
+        names = self._towers[0].read_in_place
+        if self._compile_parts and len(self._towers) > 1 and names:
+            raise ValueError(
+                f"`jit_compile` with several towers: the model reads {', '.join(names)} where XLA "
+                f"cannot, on another device. Only trained variables that are attributes of the "
+                f"model (or of its layers) are handed to the towers. Make them so, make them "
+                f"constants, or set `jit_compile` to False."
+            )
 
     def _build_loaded(self, buffer: DeviceBuffer) -> Any:
         offset = tf.compat.v1.placeholder(tf.int32, [])

@@ -197,6 +197,8 @@ class Tower:
         self.reduction = "mean"
         # For each variable, whether the loss depends on it.
         self.has_gradient: tuple[bool, ...] = ()
+        # Names of variables that are read where they live, since the model keeps them out of reach.
+        self.read_in_place: tuple[str, ...] = ()
         self._structure = dict(columns)
         self._traced = tf.function(self._trace, autograph=False)
         self._compiled = tf.function(self._trace, autograph=False, jit_compile=compiles_itself)
@@ -260,6 +262,8 @@ class Tower:
             means = [output.loss, *output.stats.values()]
             stats = tf.stack([tf.cast(mean, tf.float32) for mean in means])
             dense = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+            captured = tf.compat.v1.get_default_graph().external_captures
+            self.read_in_place = tuple(t.op.name for t in captured if t.dtype == tf.resource)
             return self._packing.pack(dense), stats
 
 
