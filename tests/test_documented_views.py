@@ -31,8 +31,9 @@ def test_the_example_acts_on_what_it_says(made):
     found = policy.compute_actions_from_input_dict(columns)[2]
     rows = np.concatenate([columns["frames"].reshape(2, 12), [[-1], [1]]], axis=1)
     outputs = rows @ policy.get_weights()["kernel"]
-    np.testing.assert_allclose(found["action_dist_inputs"], outputs[:, :-1], rtol=1e-5)
-    np.testing.assert_allclose(found["vf_preds"], outputs[:, -1], rtol=1e-5)
+    # The example has no seed: where its weights cancel, float32 leaves an absolute error.
+    np.testing.assert_allclose(found["action_dist_inputs"], outputs[:, :-1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["vf_preds"], outputs[:, -1], rtol=1e-5, atol=1e-6)
 
 
 def test_readme_leads_to_the_page():
