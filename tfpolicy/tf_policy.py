@@ -287,7 +287,7 @@ class TFPolicy(PolicyHooks, Policy):
 
     @property
     def values_apart(self) -> bool:
-        """Whether the value network has no layer in common with what acts.
+        """Whether the value network has no trained layer in common with what acts.
 
         Then values cost less when they are computed for many rows at once, with `compute_values`.
         """

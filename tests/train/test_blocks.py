@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tfpolicy.policies import policy_class
 from tfpolicy.train.environments import Environments
 from tfpolicy.train.rollout import Rollout
+from tfpolicy.view_requirement import ViewRequirement
 
 PPO = policy_class("ppo")
 LSTM = {"use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 4}
@@ -129,6 +130,52 @@ def test_a_value_network_that_acting_needs_too_is_run_while_acting(watched, mode
     rollout.sample(40)
     assert len(asked) == 1
     assert all("vf_preds" in names for names in fetched)
+
+
+class NotANumberAtTheEnd(gym.ObservationWrapper):
+    """Shows what no network can value where an episode has ended."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs * np.float32(np.nan if terminated else 1), reward, terminated, truncated, info
+
+    def observation(self, observation):
+        return observation
+
+
+def test_where_a_step_is_a_reset_nothing_is_valued_that_is_not_acted_on():
+    def make():
+        return NotANumberAtTheEnd(gym.make("CartPole-v1"))
+
+    env = SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    with PPO(env.single_observation_space, env.single_action_space, {"seed": 0}) as policy:
+        batch = Rollout(policy, Environments(env, 0)).sample(60)
+        assert batch["terminateds"].any() and np.isfinite(batch["advantages"]).all()
+        assert np.isfinite(policy.learn_on_batch(batch)["learner_stats"]["total_loss"])
+    env.close()
+
+
+class LooksBackAtValues(PPO):
+    """Learns with the value of the step before."""
+
+    def trajectory_views(self):
+        last = ViewRequirement("vf_preds", shift=-1, used_for_compute_actions=False)
+        return {**super().trajectory_views(), "last_vf": last}
+
+    def loss(self, model, dist_class, train_batch):
+        output = super().loss(model, dist_class, train_batch)
+        return output._replace(stats={**output.stats, "last_vf": train_batch["last_vf"]})
+
+
+def test_a_view_of_values_sees_those_of_the_steps_before(watched):
+    rollout, _, fetched = watched(LooksBackAtValues)
+    batch = rollout.sample(40)
+    assert all("vf_preds" in names for names in fetched)
+    for fragment in batch.split_by_episode():
+        first = fragment["t"] == 0
+        before = np.roll(fragment["vf_preds"], 1)
+        np.testing.assert_array_equal(fragment["last_vf"][1:], before[1:])
+        assert not fragment["last_vf"][first].any() and fragment["vf_preds"].all()
 
 
 def test_who_postprocesses_fragments_is_given_the_values_of_acting(watched):

@@ -154,13 +154,13 @@ class TrainedWeights:
         self._vectors = [_vector(variables) for variables in self._grouped()]
 
     def enter(self) -> list[tf.Operation]:
-        """Copies the variables into the vectors."""
+        """Copies the variables into the vectors; outside of a function the caller must wait."""
         packed = self.packing.pack([v.read_value() for v in self.packing.variables])
         pairs = zip(self._grouped(), self._vectors, packed, strict=True)
         return [vector.assign(value).op for group, vector, value in pairs if len(group) > 1]
 
     def leave(self) -> list[tf.Operation]:
-        """Copies the vectors into the variables."""
+        """Copies the vectors into the variables; likewise."""
         values = self.packing.unpack(self.read())
         packed = [index for group in self.packing.groups if len(group) > 1 for index in group]
         return [self.packing.variables[index].assign(values[index]).op for index in packed]

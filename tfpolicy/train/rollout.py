@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Space
+from gymnasium.vector import AutoresetMode
 
 from tfpolicy import spaces
 from tfpolicy.callbacks import DefaultCallbacks
@@ -67,8 +68,10 @@ class Rollout:
             is DefaultCallbacks.on_postprocess_trajectory
         )
         wanted = self._collection.columns
-        if self._takes_blocks:
-            wanted -= set(policy.block_columns)
+        # Acting knows what to act on where a step is a reset; a block does not.
+        if self._takes_blocks and environments.autoreset_mode is not AutoresetMode.NEXT_STEP:
+            looked_at = {view.data_col or name for name, view in self._collection.past.items()}
+            wanted -= set(policy.block_columns) - looked_at
         self._extras = tuple(name for name in ACTED_COLUMNS if name in wanted)
         n = environments.num_envs
         self._history = ActingHistory(self._collection, n) if self._collection.past else None
