@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfpolicy.config import PolicyConfig
 from tfpolicy.export.columns import EnvironmentColumns, environment_specs, input_names
+from tfpolicy.graph.dependencies import operations_behind
 from tfpolicy.graph.inputs import ActingInputs
 from tfpolicy.graph.keras_classes import building_in
 from tfpolicy.graph.network import Network, build_network
@@ -202,14 +203,8 @@ def _depended_on(
     inputs: Mapping[str, tf.Tensor], outputs: Iterable[tf.Tensor]
 ) -> dict[str, tf.Tensor]:
     """Leaves out inputs that make no difference: whoever calls a signature must give all it has."""
-    seen: set[tf.Operation] = set()
-    pending = [tensor.op for tensor in outputs]
-    while pending:
-        operation = pending.pop()
-        if operation not in seen:
-            seen.add(operation)
-            pending += [tensor.op for tensor in operation.inputs] + operation.control_inputs
-    return {name: tensor for name, tensor in inputs.items() if tensor.op in seen}
+    needed = operations_behind(outputs)
+    return {name: tensor for name, tensor in inputs.items() if tensor.op in needed}
 
 
 def _action_outputs(

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfpolicy.distributions import ActionDistribution
 from tfpolicy.exploration import Exploration
+from tfpolicy.graph.dependencies import operations_behind
 from tfpolicy.graph.inputs import ActingInputs
 from tfpolicy.graph.placeholders import ColumnSpec, LazyColumns, batch_placeholder
 from tfpolicy.graph.session import GraphSession
@@ -222,16 +223,9 @@ def single_steps(rows: tf.Tensor) -> dict[str, Any]:
 
 def _trained_variables(tensors: Sequence[tf.Tensor]) -> set[str]:
     """Names of the trainable variables that tensors of one graph depend on."""
-    operations = {tensor.op.name: tensor.op for tensor in tensors}
-    ahead = list(operations.values())
-    while ahead:
-        for tensor in ahead.pop().inputs:
-            if tensor.op.name not in operations:
-                operations[tensor.op.name] = tensor.op
-                ahead.append(tensor.op)
-    graph = tensors[0].graph
-    trainable = graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
-    return operations.keys() & {variable.op.name for variable in trainable}
+    needed = {operation.name for operation in operations_behind(tensors)}
+    trainable = tensors[0].graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+    return needed & {variable.op.name for variable in trainable}
 
 
 def _has_nan(values: np.ndarray) -> bool:
