@@ -93,3 +93,8 @@ def test_means_of_columns_are_those_of_each(evaluate):
 def test_mask_of_another_shape_is_refused(function):
     with tf.Graph().as_default(), pytest.raises(ValueError, match="`mask` must have the shape"):
         function(tf.zeros([4, 2]), tf.ones([4], tf.bool))
+
+
+def test_mask_of_another_number_of_rows_is_refused():
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="`mask` must have the rows"):
+        masked_column_means(tf.zeros([1, 2]), tf.ones([4], tf.bool))

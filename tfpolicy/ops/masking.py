@@ -58,8 +58,15 @@ def masked_column_means(x: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tenso
 
     Returns:
         [K] float32.
+
+    Raises:
+        ValueError: If `x` and `mask` have different numbers of rows.
     """
-    return tf.reduce_mean(x, axis=0) if mask is None else _mean_of_valid(x, mask)
+    if mask is None:
+        return tf.reduce_mean(x, axis=0)
+    if not x.shape[:1].is_compatible_with(mask.shape):
+        raise ValueError(f"`mask` must have the rows of `x`, {x.shape}, got {mask.shape}.")
+    return _mean_of_valid(x, mask)
 
 
 def _mean_of_valid(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
