@@ -132,15 +132,12 @@ def test_a_value_network_that_acting_needs_too_is_run_while_acting(watched, mode
     assert all("vf_preds" in names for names in fetched)
 
 
-class NotANumberAtTheEnd(gym.ObservationWrapper):
+class NotANumberAtTheEnd(gym.Wrapper):
     """Shows what no network can value where an episode has ended."""
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs * np.float32(np.nan if terminated else 1), reward, terminated, truncated, info
-
-    def observation(self, observation):
-        return observation
 
 
 def test_where_a_step_is_a_reset_nothing_is_valued_that_is_not_acted_on():

@@ -41,16 +41,15 @@ class ActorCriticPolicy(TFPolicy):
     @property
     def block_columns(self) -> tuple[str, ...]:
         """The values, if those of many rows are worth a call of their own."""
-        own = type(self)
         inherited = (
-            own.postprocess_trajectory is ActorCriticPolicy.postprocess_trajectory
-            and own.postprocess_block is ActorCriticPolicy.postprocess_block
+            self._postprocesses_blocks
+            and type(self).postprocess_block is ActorCriticPolicy.postprocess_block
         )
         return (SampleBatch.VF_PREDS,) if inherited and self.values_apart else ()
 
     def postprocess_block(self, columns: Mapping[str, Any]) -> dict[str, Any] | None:
         """As `postprocess_trajectory`, see there; `None` if a subclass has its own."""
-        if type(self).postprocess_trajectory is not ActorCriticPolicy.postprocess_trajectory:
+        if not self._postprocesses_blocks:
             return None
         return advantages_of(
             self,
@@ -59,6 +58,12 @@ class ActorCriticPolicy(TFPolicy):
             lambda_=self.gae_lambda(),
             use_critic=self.config["use_critic"],
         )
+
+    @property
+    def _postprocesses_blocks(self) -> bool:
+        """Whether no subclass wants to see fragments."""
+        own = type(self).postprocess_trajectory
+        return own is ActorCriticPolicy.postprocess_trajectory
 
     def stats(self, means: Mapping[str, float]) -> dict[str, float]:
         """Adds how much of the returns' variance the critic explains."""
