@@ -1,5 +1,6 @@
 """Any number of towers makes the update of one, and says what it left out."""
 
+import collections
 import concurrent.futures
 
 import numpy as np
@@ -310,6 +311,34 @@ def test_compiled_ppo_makes_the_same_updates():
         compiled.load_batch_into_buffer(ppo_batch(60))
         assert_same_result(compiled.learn_on_buffer(2), expected)
         assert_same_weights(compiled, weights)
+
+
+@pytest.mark.parametrize("network", [{}, {"use_lstm": True, "lstm_cell_size": 8}])
+def test_compiling_and_towers_leave_acting_as_it_is(network):
+    obs = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
+    kernels, acted = [], []
+    for learning in ({}, {"jit_compile": True}, {"jit_compile": True, "num_gpus": 2}):
+        model = {**TINY, **network}
+        defaults = {"jit_compile": False, "num_gpus": 0, "fake_gpus": True}
+        with small_policy("ppo", model=model, **{**defaults, **learning}) as policy:
+            states = [np.stack([state] * 5) for state in policy.get_initial_state()]
+            actions, after, extras = policy.compute_actions(obs, states, explore=False)
+            acted.append([actions, *after, *extras.values()])
+            kernels.append(kernels_of_acting(policy, [obs, *states]))
+    assert kernels[0] == kernels[1] == kernels[2]
+    for others in acted[1:]:
+        for expected, found in zip(acted[0], others, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def kernels_of_acting(policy, feeds):
+    """How many of which kind run, after all that TensorFlow makes of the graph."""
+    actor = policy._actor
+    options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+    told = tf.compat.v1.RunMetadata()
+    fed = dict(zip(actor.feeds, feeds, strict=True))
+    policy.get_session().run(actor.greedy_fetches, fed, options=options, run_metadata=told)
+    return collections.Counter(node.op for graph in told.partition_graphs for node in graph.node)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])

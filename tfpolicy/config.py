@@ -173,11 +173,6 @@ class ModelConfig(Config):
     action_mask_key: str | None = "action_mask"
     observations_key: str = "observations"
 
-    @property
-    def may_be_recurrent(self) -> bool:
-        """Whether the network may have a state."""
-        return any((self.use_lstm, self.use_gru, self.use_attention, self.custom_model))
-
     def validate(self) -> None:
         """Checks that at most one kind of network is asked for, and the lengths of sequences."""
         keys = ("custom_model", "use_lstm", "use_gru", "use_attention")

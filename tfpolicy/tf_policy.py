@@ -108,9 +108,6 @@ class TFPolicy(PolicyHooks, Policy):
             len(self._devices),
             self.config.intra_op_parallelism_threads,
             self.config.inter_op_parallelism_threads,
-            # With several towers, or sequences, compiled functions are called from others.
-            fuse_kernels=not self.config.jit_compile
-            or (len(self._devices) == 1 and not self.config.model.may_be_recurrent),
         )
         self._build_acting()
         self._build_learning()

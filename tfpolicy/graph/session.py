@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from tfpolicy.graph.keras_classes import building_in
@@ -36,8 +36,6 @@ class GraphSession:
         num_cpu_devices: How many `/CPU:i` devices the session has.
         intra_op_threads: Threads within one operation; 0 lets TensorFlow decide.
         inter_op_threads: Threads between operations; 0 lets TensorFlow decide.
-        fuse_kernels: Whether TensorFlow may put fused kernels into the graph. It also does so in
-            compiled functions that other functions call, where XLA does not know them.
     """
 
     def __init__(
@@ -45,8 +43,6 @@ class GraphSession:
         num_cpu_devices: int = 1,
         intra_op_threads: int = 0,
         inter_op_threads: int = 0,
-        *,
-        fuse_kernels: bool = True,
     ):
         self.graph = tf.Graph()
         options = tf.compat.v1.ConfigProto(
@@ -58,9 +54,6 @@ class GraphSession:
         )
         # Without this the first session takes all memory of every GPU.
         options.gpu_options.allow_growth = True
-        if not fuse_kernels:
-            rewrites = options.graph_options.rewrite_options
-            rewrites.remapping = rewriter_config_pb2.RewriterConfig.OFF
         self._session = tf.compat.v1.Session(graph=self.graph, config=options)
         # Why nothing can be run any more, if so.
         self._refusal: str | None = None

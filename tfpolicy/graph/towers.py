@@ -200,8 +200,13 @@ class Tower:
         # Names of variables that are read where they live, since the model keeps them out of reach.
         self.read_in_place: tuple[str, ...] = ()
         self._structure = dict(columns)
-        self._traced = tf.function(self._trace, autograph=False)
-        self._compiled = tf.function(self._trace, autograph=False, jit_compile=compiles_itself)
+        self._traced = tf.function(self._trace_on_device, autograph=False)
+        # Its operations name no device, the function as a whole has one: on a named CPU TensorFlow
+        # fuses kernels, in functions that another one calls to be compiled, too, and XLA does not
+        # know them.
+        self._compiled = tf.function(
+            self._trace_anywhere, autograph=False, jit_compile=compiles_itself
+        )
         self._model, self._packing, self._frozen = model, packing, list(frozen)
         self._loss, self._gradients = loss, gradients
         self._max_seq_len = max_seq_len
@@ -241,6 +246,14 @@ class Tower:
         """The inverse of `tf.nest.flatten` on this tower's columns."""
         return FixedColumns(tf.nest.pack_sequence_as(self._structure, list(leaves)))
 
+    def _trace_on_device(self, *arguments: Any) -> Any:
+        with tf.device(self.device):
+            return self._trace(*arguments)
+
+    def _trace_anywhere(self, *arguments: Any) -> Any:
+        with tf.device(None):
+            return self._trace(*arguments)
+
     def _trace(
         self,
         weights: list[tf.Tensor],
@@ -253,7 +266,7 @@ class Tower:
             leaves = [tf.gather(leaf, rows) for leaf in leaves]
         unpacked = self._packing.unpack(weights)
         variables, values = [*self._packing.variables, *self._frozen], [*unpacked, *frozen]
-        with tf.device(self.device), self._model.reading(variables, values) as readings:
+        with self._model.reading(variables, values) as readings:
             output = self._loss(TrainBatch(self.columns(leaves), coefficients, self._max_seq_len))
             gradients = self._gradients(output.loss, readings[: len(unpacked)])
             self.stat_names = (TOTAL_LOSS, *output.stats)
