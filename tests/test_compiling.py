@@ -1,6 +1,9 @@
 """What is compiled is compiled once."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from small_policies import ppo_batch, recurrent_batch, recurrent_policy, small_policy
@@ -69,3 +72,36 @@ def test_what_is_fed_is_never_compiled():
             made.learn_on_batch(ppo_batch(rows))
             made.compute_gradients(ppo_batch(rows))
         assert num_compiled() == before
+
+
+LEARNING = """
+import hashlib
+from small_policies import ppo_batch, small_policy
+with small_policy(sgd_minibatch_size=16, train_batch_size=64, jit_compile=True) as made:
+    made.load_batch_into_buffer(ppo_batch(64))
+    made.learn_on_buffer(2)
+    weights = b"".join(value.tobytes() for value in made.get_weights().values())
+print(hashlib.sha256(weights).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_what_xla_compiled_can_be_kept_for_the_next_process(tmp_path):
+    kept = tmp_path / "kept"
+
+    def learn(flags):
+        path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        environment = {**os.environ, "PYTHONPATH": path, "TF_XLA_FLAGS": flags}
+        command = [sys.executable, "-c", LEARNING]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    def files():
+        return {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
+
+    flags = f"--tf_xla_persistent_cache_directory={kept}"
+    learned = learn(flags)
+    written = files()
+    assert len(written) == 1
+    assert learn(flags) == learn("") == learned
+    assert files() == written
