@@ -138,7 +138,8 @@ def test_f20_acting_step_by_step_prepares_nothing_anew_and_costs_no_more_than_a_
 
 
 def test_g9_variables_that_are_not_trained_are_part_of_weights_and_state():
-    with small_policy(model={"custom_model": Normalized}) as normalized:
+    # Several compiled towers refuse such a model, and the suite may be run so.
+    with small_policy(model={"custom_model": Normalized}, jit_compile=False) as normalized:
         weights = normalized.get_weights()
         assert set(weights) == {"mean", "kernel"}
         normalized.set_weights({**weights, "mean": np.full(4, 0.5, np.float32)})
