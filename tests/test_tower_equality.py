@@ -11,6 +11,7 @@ from small_policies import OBS, THREE, TINY, Regression, ppo_batch, regression_b
 from tfpolicy.callbacks import DefaultCallbacks
 from tfpolicy.graph.buffer import epoch_permutations
 from tfpolicy.graph.seeds import SeedStream
+from tfpolicy.models import ModelOutput
 
 MINIBATCH = 12
 ROWS = 120
@@ -311,6 +312,33 @@ def test_compiled_ppo_makes_the_same_updates():
         compiled.load_batch_into_buffer(ppo_batch(60))
         assert_same_result(compiled.learn_on_buffer(2), expected)
         assert_same_weights(compiled, weights)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_model_that_names_a_device_can_be_compiled(number):
+    learned = []
+    for compiled in (False, True):
+        config = {"jit_compile": compiled, "num_gpus": number, "fake_gpus": True}
+        with small_policy("ppo", model={"custom_model": on_the_cpu}, **config) as policy:
+            policy.load_batch_into_buffer(ppo_batch(ROWS))
+            policy.learn_on_buffer(1, shuffle=False)
+            learned.append(policy.get_weights())
+    for name, expected in learned[0].items():
+        np.testing.assert_allclose(learned[1][name], expected, atol=1e-5, err_msg=name)
+
+
+def on_the_cpu(columns):
+    """A network whose matrix product, bias and activation TensorFlow would fuse on a CPU."""
+    rng = np.random.default_rng(0)
+
+    def weight(name, *shape):
+        value = rng.normal(0, 0.5, shape).astype(np.float32)
+        return tf.compat.v1.get_variable(name, initializer=value, use_resource=True)
+
+    with tf.device("/CPU:0"):
+        hidden = tf.nn.bias_add(columns["obs"] @ weight("kernel", 4, 8), weight("bias", 8))
+        outputs = tf.nn.relu(hidden) @ weight("out", 8, 4)
+    return ModelOutput(outputs[:, :-1], outputs[:, -1])
 
 
 @pytest.mark.parametrize("network", [{}, {"use_lstm": True, "lstm_cell_size": 8}])

@@ -201,7 +201,7 @@ class Tower:
         self.read_in_place: tuple[str, ...] = ()
         self._structure = dict(columns)
         self._traced = tf.function(self._trace_on_device, autograph=False)
-        # Its operations name no device, the function as a whole has one: on a named CPU TensorFlow
+        # Its operations have no device, the function as a whole has one: on a named CPU TensorFlow
         # fuses kernels, in functions that another one calls to be compiled, too, and XLA does not
         # know them.
         self._compiled = tf.function(
@@ -251,7 +251,8 @@ class Tower:
             return self._trace(*arguments)
 
     def _trace_anywhere(self, *arguments: Any) -> Any:
-        with tf.device(None):
+        # Takes away what the model itself names, and ignores what is named around this.
+        with tf.device(None), tf.compat.v1.device(lambda _: ""):
             return self._trace(*arguments)
 
     def _trace(
