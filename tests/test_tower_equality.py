@@ -316,15 +316,14 @@ def test_compiled_ppo_makes_the_same_updates():
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_model_that_names_a_device_can_be_compiled(number):
-    learned = []
+    weights = None
     for compiled in (False, True):
         config = {"jit_compile": compiled, "num_gpus": number, "fake_gpus": True}
         with small_policy("ppo", model={"custom_model": on_the_cpu}, **config) as policy:
             policy.load_batch_into_buffer(ppo_batch(ROWS))
             policy.learn_on_buffer(1, shuffle=False)
-            learned.append(policy.get_weights())
-    for name, expected in learned[0].items():
-        np.testing.assert_allclose(learned[1][name], expected, atol=1e-5, err_msg=name)
+            weights = weights or policy.get_weights()
+            assert_same_weights(policy, weights, atol=1e-5)
 
 
 def on_the_cpu(columns):
